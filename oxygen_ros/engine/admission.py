@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text requests between the question and a slot.
+
+Here lives the waiting line of one tick: `ask` puts arrivals in, `advance` takes all of them out.
+Nothing waits here from one tick to the next: who finds no slot is refused, or an older text goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from oxygen_ros.engine.frame import Frame
+from oxygen_ros.engine.request import TextTask
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request that has no slot yet; with `share` it already holds its frame."""
+
+    id: int
+    task: TextTask
+    frame: Frame
+    prompt: tuple[int, ...]
+    adapter: int
+    tick_asked: int
+    asked_at: float
+
+
+class Arrivals:
+    """Arrivals of one tick; answers leave first, then in the order they came."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Arrival] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, arrival: Arrival) -> None:
+        self._waiting.append(arrival)
+
+    def take_all(self) -> list[Arrival]:
+        """Empty the line, in the order of admission: a person who asked comes first."""
+        line = sorted(self._waiting, key=lambda arrival: (arrival.task.kind != "answer", arrival.id))
+        self._waiting.clear()
+        return line
+
+    def __iter__(self) -> Iterator[Arrival]:
+        return iter(self._waiting)

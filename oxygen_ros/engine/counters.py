@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine counts and times: totals since it was made, phases of the newest tick.
+
+Here live only the numbers; the engine writes them, everyone may read them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the engine has done since it was made; only ever grows."""
+
+    ticks: int = 0
+    prefills: int = 0
+    decode_steps: int = 0
+    rows: int = 0
+    finished: int = 0
+    expired: int = 0
+    rejected: int = 0
+    dropped: int = 0
+
+
+@dataclass(slots=True)
+class Phases:
+    """Seconds of the phases of the newest tick, and what its text used."""
+
+    process: float = 0.0
+    prefill: float = 0.0
+    denoise: float = 0.0
+    text: float = 0.0
+    granted_steps: int = 0
+    used_steps: int = 0
+    rows: int = 0

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The next token from logits: greedy, or temperature and top-p with a number drawn elsewhere.
+
+Here lives only the choice, on the logits' device. Chance comes from `noise`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def choose_greedy(logits: torch.Tensor) -> torch.Tensor:
+    """Best token of each row: [W, vocabulary] -> int64 [W]; the lowest id wins a tie."""
+    return logits.argmax(dim=-1)
+
+
+def choose_sampled(
+    logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Tensor, uniform: torch.Tensor
+) -> torch.Tensor:
+    """Nucleus sampling (Holtzman et al. 2020) by inverting the cumulative distribution.
+
+    logits [W, vocabulary]; temperature (> 0), top_p and uniform (in [0, 1)) [W] -> int64 [W].
+    The nucleus is the shortest list of most probable tokens whose sum reaches top_p.
+    """
+    probability = torch.softmax(logits.float() / temperature[:, None], dim=-1)
+    ordered, index = probability.sort(dim=-1, descending=True, stable=True)
+    total = ordered.cumsum(dim=-1)
+    # A token is outside when those before it already reach top_p; the first is always inside.
+    outside = total - ordered >= top_p[:, None]
+    outside[:, 0] = False
+    kept = ordered.masked_fill(outside, 0.0).cumsum(dim=-1)
+    target = uniform[:, None] * kept[:, -1:]
+    place = (kept <= target).sum(dim=-1, keepdim=True)
+    last_inside = (~outside).sum(dim=-1, keepdim=True) - 1
+    return index.gather(1, torch.minimum(place, last_inside)).squeeze(1)
