@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages' content to observations and back, in numpy: images, joints, sampling in time, chunks, limits.
+
+Here lives nothing that imports rclpy or torch: the live node and the bag replayer call the same code
+with the plain contents of their messages.
+
+    images.py, yuv.py   bytes of an Image or CompressedImage -> uint8 [H, W, 3] RGB
+    joints.py           partial, interleaved JointState messages -> one vector at one instant
+    sampler.py          streams -> the newest set which is coherent in time, or what is wrong and where
+    sample.py           the sampler's two answers
+    streams.py          what is counted and said about one stream
+    chunk.py            one action chunk and its place in time
+    limits.py           joint and speed limits over a chunk
+"""

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One action chunk and its place in time.
+
+Here lives when each action is due, which are past, and whether a configuration can keep up. Limits are in
+limits.py; the message is built in the node.
+
+The convention: the observation was made at `stamp_ns`, and action i is the state to be *reached* at
+stamp + (i + 1) * step. The policies are trained on pairs (observation at t, command issued at t and held
+until t + step), so the first command has done its work one step after the observation, not at it. It is
+also what a trajectory controller needs: `time_from_start` of the first point is one step, never zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+
+REPRESENTATIONS = ("position", "velocity")
+
+
+class ChunkError(ValueError):
+    """A chunk that cannot be executed, or a timing that cannot work; the message has the numbers."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """H actions of A joints from one observation.
+
+    stamp_ns:        time of the observation [ns, ROS clock]
+    step:            seconds between two actions
+    joint_names:     A names, the columns of `values`
+    values:          float64 [H, A]: absolute positions [rad or m] or velocities [rad/s or m/s]
+    representation:  "position" | "velocity" (a model's deltas were made absolute by its `unprocess`)
+
+    Raises ChunkError when the shape, the names, the step or the representation do not fit. Values may be
+    non-finite here; `Limits.apply` refuses those.
+    """
+
+    stamp_ns: int
+    step: float
+    joint_names: tuple[str, ...]
+    values: NDArray[np.float64]
+    representation: str
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2 or 0 in self.values.shape or self.values.shape[1] != len(self.joint_names):
+            raise ChunkError(
+                f"values are {list(self.values.shape)} for {len(self.joint_names)} joints; "
+                "expected [H, A] with H and A at least 1"
+            )
+        if len(set(self.joint_names)) != len(self.joint_names):
+            raise ChunkError(f"joint names must differ: {list(self.joint_names)}")
+        if not isfinite(self.step) or self.step < 1e-6:
+            raise ChunkError(f"step is {self.step} s; it must be finite and at least a microsecond")
+        if self.representation not in REPRESENTATIONS:
+            raise ChunkError(
+                f"representation {self.representation!r} is not one of {REPRESENTATIONS}; "
+                "make deltas absolute first"
+            )
+
+    @property
+    def horizon(self) -> int:
+        """H."""
+        return int(self.values.shape[0])
+
+    @property
+    def covers_s(self) -> float:
+        """Seconds from the observation to the last action: H * step."""
+        return self.horizon * self.step
+
+    @property
+    def offsets_ns(self) -> NDArray[np.int64]:
+        """int64 [H]: when each action is due, counted from the observation [ns]; strictly increasing."""
+        due = np.rint(np.arange(1, self.horizon + 1) * (self.step * 1e9))
+        offsets: NDArray[np.int64] = due.astype(np.int64)
+        return offsets
+
+    @property
+    def valid_until_ns(self) -> int:
+        """When the last action is due [ns, ROS clock]; the chunk says nothing about later times."""
+        return self.stamp_ns + int(self.offsets_ns[-1])
+
+    def first_valid(self, now_ns: int) -> int:
+        """How many actions are past at `now_ns` (due then or before), 0..H: the index of the first to
+        execute. Executing past ones would make the arm step back at every new chunk."""
+        return int(np.searchsorted(self.offsets_ns, now_ns - self.stamp_ns, side="right"))
+
+    def trajectory(self, now_ns: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The actions not yet past, for a JointTrajectory whose header stamp is `stamp_ns`.
+
+        A trajectory controller takes a stamp in the past for the start of the time axis, not for an order
+        to begin there: it joins what it is doing now to the first point. So the stamp stays the time of
+        the observation, `time_from_start` keeps counting from it, and past points are left out: the new
+        chunk is spliced in at the present, with no step back and none repeated.
+
+        Returns time_from_start int64 [n] [ns], strictly increasing and above now_ns - stamp_ns, and
+        positions float64 [n, A] (a view), n >= 1.
+        Raises ChunkError when nothing is left (latency of H * step or more), or for velocities.
+        """
+        if self.representation != "position":
+            raise ChunkError(f"a trajectory needs positions; this chunk holds {self.representation!r} values")
+        first = self.first_valid(now_ns)
+        if first >= self.horizon:
+            raise ChunkError(
+                f"nothing of the chunk is left: it is {(now_ns - self.stamp_ns) / 1e9:.3f} s old and covers "
+                f"{self.covers_s:.3f} s ({self.horizon} actions of {self.step:g} s); inference is too slow"
+            )
+        return self.offsets_ns[first:], self.values[first:]
+
+
+def check_timing(period_s: float, latency_p99_s: float, horizon: int, step: float) -> None:
+    """Check that a chunk lasts until the next one is there: period + p99 latency <= horizon * step.
+
+    period_s:       seconds between two ticks
+    latency_p99_s:  99th percentile of observation to publication [s], measured after warm-up: the first
+                    runs of a model are slower by far and say nothing about the rest
+    horizon, step:  H actions, `step` seconds apart
+
+    Raises ChunkError with both sides of the inequality, and for values that are not finite and positive.
+    """
+    for name, value in (("period", period_s), ("horizon", horizon), ("step", step)):
+        if not isfinite(value) or value <= 0:
+            raise ChunkError(f"{name} is {value}; it must be finite and positive")
+    if not isfinite(latency_p99_s) or latency_p99_s < 0:
+        raise ChunkError(f"latency is {latency_p99_s} s; it must be finite and not negative")
+    need, have = period_s + latency_p99_s, horizon * step
+    if need > have + 1e-9:
+        raise ChunkError(
+            f"period + p99 latency is {period_s:.4g} + {latency_p99_s:.4g} = {need:.4g} s, but a chunk "
+            f"covers {horizon} x {step:g} = {have:.4g} s: the arm would stop between chunks; shorten the "
+            "period or make inference faster"
+        )

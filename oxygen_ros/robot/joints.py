@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joint states by name, merged over messages and sampled at one instant.
+
+Here lives a short history per joint. Which instant is wanted, and how old is too old, is the sampler's
+business. All methods are called from one thread, the worker.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite, nan
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Bounds the memory whatever the rate: 8 s of one joint at 500 Hz.
+MAX_READINGS = 4096
+
+Fault = Literal["silent", "stale", "rejected"]
+
+
+class _Track:
+    """Readings of one joint in the order of their stamps; a rejected reading is a NaN in its place."""
+
+    __slots__ = ("lower", "name", "rejection", "stamps", "upper", "values")
+
+    def __init__(self, name: str, lower: float, upper: float) -> None:
+        self.name = name
+        self.lower = lower
+        self.upper = upper
+        self.stamps: list[int] = []
+        self.values: list[float] = []
+        self.rejection = ""  # what was wrong with the last rejected reading
+
+    def insert(self, stamp_ns: int, value: float, history_ns: int) -> None:
+        """Put a reading in its place; a second one with the same stamp replaces the first."""
+        stamps, values = self.stamps, self.values
+        if not stamps or stamp_ns > stamps[-1]:
+            stamps.append(stamp_ns)
+            values.append(value)
+            if stamps[0] < stamp_ns - history_ns or len(stamps) > MAX_READINGS:
+                drop = max(bisect_left(stamps, stamp_ns - history_ns), len(stamps) - MAX_READINGS)
+                del stamps[:drop], values[:drop]
+            return
+        if stamp_ns < stamps[-1] - history_ns:
+            return
+        at = bisect_left(stamps, stamp_ns)
+        if stamps[at] == stamp_ns:
+            values[at] = value
+        elif at > 0 or len(stamps) < MAX_READINGS:
+            stamps.insert(at, stamp_ns)
+            values.insert(at, value)
+            if len(stamps) > MAX_READINGS:
+                del stamps[0], values[0]
+
+    def around(self, stamp_ns: int, oldest: int, newest: int) -> tuple[int, int]:
+        """Indices of the neighbours (at or before, after) within oldest..newest; -1 for none."""
+        stamps = self.stamps
+        after = bisect_right(stamps, stamp_ns)
+        before = after - 1
+        if before >= 0 and stamps[before] < oldest:
+            before = -1
+        if after >= len(stamps) or stamps[after] > newest:
+            after = -1
+        return before, after
+
+    def value_at(self, stamp_ns: int, oldest: int, newest: int) -> float:
+        """Interpolated or nearest reading; NaN when there is none or a neighbour was rejected."""
+        before, after = self.around(stamp_ns, oldest, newest)
+        if before < 0 and after < 0:
+            return nan
+        stamps, values = self.stamps, self.values
+        if after < 0 or (before >= 0 and stamps[before] == stamp_ns):
+            return values[before]
+        if before < 0:
+            return values[after]
+        share = (stamp_ns - stamps[before]) / (stamps[after] - stamps[before])
+        return values[before] + share * (values[after] - values[before])
+
+
+class JointBuffer:
+    """The last readings of the joints a model uses.
+
+    names:       joints in the order of the state vector [J]
+    ranges:      joint -> (lowest, highest) believable position [rad or m], bounds included; a reading
+                 outside is a failed one. Joints without an entry are not range-checked. Wider than the
+                 joint's limits by the noise of its encoder.
+    history_ns:  how far back readings are kept [ns]
+
+    Raises ValueError for a duplicate name, a range of an unknown joint or in the wrong order,
+    or a history which is not positive.
+    """
+
+    def __init__(
+        self, names: Sequence[str], ranges: Mapping[str, tuple[float, float]] | None, history_ns: int
+    ) -> None:
+        if history_ns <= 0:
+            raise ValueError(f"history_ns is {history_ns}; it must be positive")
+        ranges = ranges or {}
+        for name, (lower, upper) in ranges.items():
+            if name not in names:
+                raise ValueError(f"range for joint {name!r}, which is not among {list(names)}")
+            if not lower < upper:
+                raise ValueError(f"range of joint {name!r} is [{lower}, {upper}]; lowest must come first")
+        self.names = tuple(names)
+        self.history_ns = history_ns
+        unlimited = (-float("inf"), float("inf"))
+        self._tracks = {name: _Track(name, *ranges.get(name, unlimited)) for name in self.names}
+        if len(self._tracks) != len(self.names):
+            raise ValueError(f"joint names must differ, got {list(names)}")
+
+    @property
+    def newest_ns(self) -> int | None:
+        """Stamp of the newest reading of any used joint [ns], rejected ones included."""
+        return max((track.stamps[-1] for track in self._tracks.values() if track.stamps), default=None)
+
+    def add(
+        self, stamp_ns: int, names: Sequence[str], positions: Sequence[float] | NDArray[np.float64]
+    ) -> list[str]:
+        """Merge one JointState; any subset of the joints, in any order, beside any others.
+
+        stamp_ns:   its header's stamp [ns]
+        names:      its joints; those this buffer does not know are ignored, whatever their value
+        positions:  [rad or m], one for each name
+
+        Returns what was rejected and why, one sentence each; [] when all is well. A rejected reading
+        blanks its joint around its stamp: `sample` there gives None rather than an older value.
+        A message that names none of the joints is nobody's fault here and is ignored.
+        """
+        tracks = self._tracks
+        if len(names) != len(positions):
+            if not any(name in tracks for name in names):
+                return []
+            return [f"{len(names)} names but {len(positions)} positions: each name needs one position"]
+        if stamp_ns <= 0:
+            if not any(name in tracks for name in names):
+                return []
+            return [f"stamp is {stamp_ns}: the publisher must fill header.stamp"]
+        if isinstance(positions, np.ndarray):
+            positions = positions.tolist()  # Python floats: the loop below is twice as fast on them
+        rejections: list[str] = []
+        history_ns = self.history_ns
+        for name, value in zip(names, positions, strict=True):
+            track = tracks.get(name)
+            if track is None:
+                continue
+            # Written so that NaN fails it; infinite bounds let no infinity pass.
+            if not (track.lower <= value <= track.upper and isfinite(value)):
+                track.rejection = _explain_value(track, value)
+                rejections.append(track.rejection)
+                value = nan
+            track.insert(stamp_ns, value, history_ns)
+        return rejections
+
+    def sample(
+        self, stamp_ns: int, max_age_ns: int, within: tuple[int, int] | None = None
+    ) -> NDArray[np.float64] | None:
+        """Positions of all joints at one instant.
+
+        Between two readings that are both at most `max_age_ns` from the instant: linear interpolation;
+        with one such reading, that one; with none, or where a neighbour was rejected: no sample.
+
+        stamp_ns:    the instant [ns]
+        max_age_ns:  largest distance of a reading from the instant [ns]
+        within:      (oldest, newest) stamps [ns] a reading may have, besides
+
+        Returns float64 [J] in the order of `names`, or None (`explain` says why).
+        """
+        oldest, newest = _window(stamp_ns, max_age_ns, within)
+        sampled = np.array(
+            [track.value_at(stamp_ns, oldest, newest) for track in self._tracks.values()], np.float64
+        )
+        return sampled if bool(np.isfinite(sampled).all()) else None
+
+    def explain(
+        self, stamp_ns: int, max_age_ns: int, within: tuple[int, int] | None = None
+    ) -> list[str]:
+        """Why `sample` with the same arguments gives None: a sentence for each joint; [] if it does not."""
+        return [words for _, _, words in self.find_faults(stamp_ns, max_age_ns, within)]
+
+    def find_faults(
+        self, stamp_ns: int, max_age_ns: int, within: tuple[int, int] | None = None
+    ) -> Iterator[tuple[str, Fault, str]]:
+        """(joint, fault, sentence) for each joint without a value there."""
+        oldest, newest = _window(stamp_ns, max_age_ns, within)
+        for track in self._tracks.values():
+            if isfinite(track.value_at(stamp_ns, oldest, newest)):
+                continue
+            if not track.stamps:
+                yield track.name, "silent", f"joint {track.name!r} was never received"
+                continue
+            if max(track.around(stamp_ns, oldest, newest)) >= 0:
+                yield track.name, "rejected", track.rejection
+                continue
+            distance = min((stamp_ns - stamp for stamp in track.stamps), key=abs)
+            side = "older" if distance >= 0 else "newer"
+            yield track.name, "stale", (
+                f"joint {track.name!r}: nearest reading is {abs(distance) / 1e9:.3f} s {side} than the "
+                f"instant wanted (limit {max_age_ns / 1e9:.3f} s)"
+            )
+
+    def discard_after(self, stamp_ns: int) -> int:
+        """Forget readings stamped later; returns how many. For stamps that lie in the future."""
+        discarded = 0
+        for track in self._tracks.values():
+            keep = bisect_right(track.stamps, stamp_ns)
+            discarded += len(track.stamps) - keep
+            del track.stamps[keep:], track.values[keep:]
+        return discarded
+
+    def clear(self) -> None:
+        """Forget all readings: after a backward clock jump, or when a bag starts again."""
+        for track in self._tracks.values():
+            track.stamps.clear()
+            track.values.clear()
+            track.rejection = ""
+
+
+def _window(stamp_ns: int, max_age_ns: int, within: tuple[int, int] | None) -> tuple[int, int]:
+    oldest, newest = stamp_ns - max_age_ns, stamp_ns + max_age_ns
+    if within is None:
+        return oldest, newest
+    return max(oldest, within[0]), min(newest, within[1])
+
+
+def _explain_value(track: _Track, value: float) -> str:
+    if isfinite(value):
+        return (
+            f"joint {track.name!r} reads {value:.6g}, outside its range "
+            f"[{track.lower:.6g}, {track.upper:.6g}]; a failed read?"
+        )
+    return f"joint {track.name!r} reads {value}; a failed read?"

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joint limits over a chunk: what leaves here never commands a position or a speed beyond them.
+
+Here lives no collision checking, and no acceleration or effort limit: those are the controller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import isnan
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxygen_ros.robot.chunk import Chunk, ChunkError
+
+# Beyond a limit by less than this [rad, m or their rates] is rounding: set to the limit, not reported.
+ROUNDING = 1e-9
+
+
+class LimitViolation(ChunkError):
+    """An action beyond a limit, or not finite; names joint, step, value and limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class JointLimit:
+    """Limits of one joint: positions [rad or m], largest speed [rad/s or m/s]; infinite means none."""
+
+    lower: float
+    upper: float
+    velocity: float
+
+    def __post_init__(self) -> None:
+        if isnan(self.lower) or isnan(self.upper) or not self.lower <= self.upper:
+            raise ValueError(f"limits [{self.lower}, {self.upper}]: the lower one must not exceed the upper")
+        if not self.velocity > 0:
+            raise ValueError(f"velocity limit is {self.velocity}; it must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedChunk:
+    """A chunk within the limits.
+
+    chunk:    the one given (the same object when nothing had to change) or its clamped copy
+    clamped:  "<joint>.position" or "<joint>.velocity" -> number of actions changed; {} when none
+    """
+
+    chunk: Chunk
+    clamped: dict[str, int]
+
+
+class Limits:
+    """Limits by joint name, and what to do with a chunk that exceeds them.
+
+    by_joint:  joint -> JointLimit; every joint of a chunk needs one
+    mode:      "clamp" brings values to the limits and counts; "refuse" raises at the first
+    """
+
+    def __init__(self, by_joint: Mapping[str, JointLimit], mode: Literal["clamp", "refuse"]) -> None:
+        if mode not in ("clamp", "refuse"):
+            raise ValueError(f"mode is {mode!r}; it must be 'clamp' or 'refuse'")
+        self.by_joint = dict(by_joint)
+        self.mode = mode
+
+    def apply(self, chunk: Chunk, current: NDArray[np.float64]) -> LimitedChunk:
+        """Check or clamp a chunk.
+
+        Positions are held within [lower, upper], and each differs from the one before it by at most
+        velocity * step, the first from `current`. Velocities are held within the speed limit, and such
+        that the position they lead to, summed up from `current`, stays within [lower, upper].
+
+        current:  float64 [A], the chunk's joints at its stamp [rad or m]
+
+        Raises LimitViolation in refuse mode; in both modes for values that are not finite, and for a
+        joint so far outside its limits that no permitted step leads back. Raises ChunkError when a joint
+        has no limit or `current` has another shape.
+        """
+        lower, upper, speed = self._columns(chunk)
+        if current.shape != lower.shape:
+            raise ChunkError(f"current positions are {list(current.shape)} for {len(lower)} joints")
+        _require_finite(chunk, current)
+        reach = speed * chunk.step
+        self._require_way_back(chunk, current, lower, upper, reach)
+        # Velocities are treated as the displacements of one step each, and divided again at the end.
+        is_position = chunk.representation == "position"
+        wanted = chunk.values if is_position else chunk.values * chunk.step
+        limited = np.empty_like(wanted)
+        counts: dict[str, int] = {}
+        previous = current.astype(np.float64)
+        for step, row in enumerate(wanted):
+            target = row if is_position else previous + row
+            inside = np.clip(target, lower, upper)
+            allowed = np.clip(inside, previous - reach, previous + reach)
+            # The last word is the position's; `_require_way_back` made the two agree up to rounding.
+            allowed = np.clip(allowed, lower, upper)
+            self._report(chunk, step, "position", target, inside, counts)
+            self._report(chunk, step, "velocity", inside, allowed, counts, previous)
+            limited[step] = allowed if is_position else np.clip(allowed - previous, -reach, reach)
+            previous = allowed
+        if not is_position:
+            # Values that need no change keep every bit: dividing the displacement again would round them.
+            kept = np.abs(limited - wanted) <= ROUNDING
+            limited = np.clip(np.where(kept, chunk.values, limited / chunk.step), -speed, speed)
+        same = np.array_equal(limited, chunk.values)
+        return LimitedChunk(chunk if same else replace(chunk, values=limited), counts)
+
+    def _columns(
+        self, chunk: Chunk
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Lower, upper and speed limits [A] in the order of the chunk's joints."""
+        missing = [name for name in chunk.joint_names if name not in self.by_joint]
+        if missing:
+            raise ChunkError(
+                f"no limits for {missing}; give each joint its own, infinite ones to leave it free"
+            )
+        limits = [self.by_joint[name] for name in chunk.joint_names]
+        lower, upper, speed = np.array(
+            [(limit.lower, limit.upper, limit.velocity) for limit in limits], np.float64
+        ).T
+        return lower, upper, speed
+
+    def _require_way_back(
+        self, chunk: Chunk, current: NDArray[np.float64], lower: NDArray[np.float64],
+        upper: NDArray[np.float64], reach: NDArray[np.float64],
+    ) -> None:
+        outside = np.maximum(lower - current, current - upper)
+        for joint in np.flatnonzero(outside > reach + ROUNDING):
+            raise LimitViolation(
+                f"joint {chunk.joint_names[joint]!r} stands at {current[joint]:.6g}, outside its limits "
+                f"[{lower[joint]:.6g}, {upper[joint]:.6g}] by more than one step at full speed "
+                f"({reach[joint]:.6g}); move it back by hand, or correct the limits"
+            )
+
+    def _report(
+        self, chunk: Chunk, step: int, kind: str, wanted: NDArray[np.float64],
+        allowed: NDArray[np.float64], counts: dict[str, int], previous: NDArray[np.float64] | None = None,
+    ) -> None:
+        """Count the joints whose value was changed, or raise at the first in refuse mode."""
+        for joint in np.flatnonzero(np.abs(wanted - allowed) > ROUNDING):
+            name = chunk.joint_names[joint]
+            if self.mode == "refuse":
+                limit = self.by_joint[name]
+                if previous is None:
+                    words = f"position {wanted[joint]:.6g}, outside [{limit.lower:.6g}, {limit.upper:.6g}]"
+                else:
+                    speed = (wanted[joint] - previous[joint]) / chunk.step
+                    words = (
+                        f"speed {speed:.6g} (position {wanted[joint]:.6g} after {previous[joint]:.6g}), "
+                        f"beyond {limit.velocity:.6g}"
+                    )
+                raise LimitViolation(f"joint {name!r}, step {step} of the chunk: {words}")
+            key = f"{name}.{kind}"
+            counts[key] = counts.get(key, 0) + 1
+
+
+def _require_finite(chunk: Chunk, current: NDArray[np.float64]) -> None:
+    """Refuse NaN and infinity: no limit makes an action of them."""
+    bad = np.argwhere(~np.isfinite(chunk.values))
+    if len(bad):
+        step, joint = (int(index) for index in bad[0])
+        raise LimitViolation(
+            f"joint {chunk.joint_names[joint]!r}, step {step} of the chunk: value is "
+            f"{chunk.values[step, joint]}, which is not finite (limit: any finite value); "
+            f"{len(bad)} of {chunk.values.size} values are so"
+        )
+    for joint in np.flatnonzero(~np.isfinite(current)):
+        raise LimitViolation(
+            f"joint {chunk.joint_names[joint]!r}: current position is {current[joint]}, which is not finite"
+        )

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From streams to one coherent instant: the newest images that belong together, and the joints then.
+
+Here lives the choice of what belongs together and what is too old; no decoding (payloads are opaque), no
+ROS, no clock of its own.
+
+Thread rule: every method of `Sampler` is called from ONE thread, the worker. Subscription callbacks only
+hand messages over (a queue or a newest-message slot) and return; the worker feeds them in before it takes.
+There is no lock here, and none is needed.
+
+Two kinds of time meet here and are never compared. Stamps and `now_ns` are on the ROS clock; `received_ns`
+may be on a steady clock and serves rates alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxygen_ros.robot.joints import JointBuffer
+from oxygen_ros.robot.sample import Missing, Sample
+from oxygen_ros.robot.streams import Reason, Stream, StreamProblem, StreamStatus
+
+__all__ = ["JOINTS", "Missing", "Sample", "Sampler"]
+
+JOINTS = "joint_states"
+
+
+class Sampler:
+    """Keeps a short history of each stream and takes the newest coherent set from it.
+
+    cameras:           the cameras a set must have; those also named in `optional_cameras` need not be there
+    joints:            the joints' history, which this sampler owns from now on
+    max_skew_ns:       largest distance between the stamps of one set's images [ns]
+    max_age_ns:        largest age of any stamp at the time of taking, largest distance of a joint
+                       reading from the instant, and how far ahead of now a stamp may lie [ns]
+    optional_cameras:  taken where they fit a set, else left out
+    history:           images kept for each camera; the images that arrived first leave first. It must
+                       span the difference between the cameras' transport delays.
+    """
+
+    def __init__(
+        self,
+        cameras: Sequence[str],
+        joints: JointBuffer,
+        max_skew_ns: int,
+        max_age_ns: int,
+        optional_cameras: Sequence[str] = (),
+        history: int = 16,
+    ) -> None:
+        self._required = tuple(camera for camera in cameras if camera not in optional_cameras)
+        self._optional = tuple(optional_cameras)
+        names = (*self._required, *self._optional)
+        if not self._required:
+            raise ValueError(f"at least one camera must be required; optional are {list(optional_cameras)}")
+        if len(set(names)) != len(names) or JOINTS in names:
+            raise ValueError(f"camera names must differ from each other and from {JOINTS!r}: {list(names)}")
+        if max_skew_ns < 0 or max_age_ns <= 0 or history < 1:
+            raise ValueError(
+                f"max_skew_ns {max_skew_ns} must be >= 0, max_age_ns {max_age_ns} > 0, history {history} >= 1"
+            )
+        self._joints = joints
+        self._max_skew_ns = max_skew_ns
+        self._max_age_ns = max_age_ns
+        self._history = history
+        self._streams = {name: Stream(name) for name in (*names, JOINTS)}
+        # stamp -> payload, in order of arrival
+        self._images: dict[str, dict[int, object]] = {name: {} for name in names}
+        self._last_taken_ns: int | None = None
+        self._last_now_ns: int | None = None
+        self._latest_receipt_ns = 0
+
+    def add_image(self, camera: str, stamp_ns: int, payload: object, received_ns: int) -> None:
+        """Keep an image. Any order; a second one with the same stamp replaces the first.
+
+        Raises ValueError for a camera this sampler was not told of.
+        """
+        if camera not in self._images:
+            raise ValueError(f"camera {camera!r} is not one of {list(self._images)}")
+        self._latest_receipt_ns = received_ns
+        if not self._streams[camera].receive(stamp_ns, received_ns):
+            return
+        images = self._images[camera]
+        if stamp_ns not in images and len(images) >= self._history:
+            # First in, first out, whatever the stamps: after an unnoticed jump the new ones stay.
+            del images[next(iter(images))]
+        images[stamp_ns] = payload
+
+    def add_joints(
+        self,
+        stamp_ns: int,
+        names: Sequence[str],
+        positions: Sequence[float] | NDArray[np.float64],
+        received_ns: int,
+    ) -> None:
+        """Merge one JointState (see JointBuffer.add)."""
+        self._latest_receipt_ns = received_ns
+        stream = self._streams[JOINTS]
+        if not stream.receive(stamp_ns, received_ns):
+            return
+        rejections = self._joints.add(stamp_ns, names, positions)
+        if rejections:
+            stream.blame("rejected", "; ".join(rejections))
+
+    def blame(self, stream: str, detail: str) -> None:
+        """Record that a stream's content was refused elsewhere, as a payload that does not decode."""
+        self._streams[stream].blame("rejected", detail)
+
+    def take(self, now_ns: int) -> Sample | Missing:
+        """The newest coherent set at `now_ns` (ROS clock), or what is missing.
+
+        A set is one image of every required camera, stamps within `max_skew_ns` of each other, and the
+        joints sampled at the oldest of them; no stamp used is older than `max_age_ns`. Of all sets the
+        one with the newest instant is taken, and of those the one with the least skew.
+
+        The same set may be taken again (`Sample.is_new`). Content is never compared: a robot at rest
+        looks the same and is still to be acted on. A `now_ns` that went back further than `max_age_ns`
+        means the clock jumped: everything is forgotten, as `clear` does.
+        """
+        if self._last_now_ns is not None and now_ns < self._last_now_ns - self._max_age_ns:
+            self.clear()
+        self._last_now_ns = now_ns
+        within = (now_ns - self._max_age_ns, now_ns + self._max_age_ns)
+        self._drop_unusable(now_ns, within)
+        newest_ns: int | None = None
+        for stamps in self._find_sets():
+            instant = min(stamps.values())
+            newest_ns = instant if newest_ns is None else newest_ns
+            joints = self._joints.sample(instant, self._max_age_ns, within)
+            if joints is not None:
+                result: Sample | Missing = self._build_sample(instant, stamps, joints, now_ns)
+                break
+        else:
+            result = Missing(tuple(self._find_problems(now_ns, newest_ns, within)))
+        for stream in self._streams.values():
+            stream.counted_before = stream.count
+        return result
+
+    def status(self, now_ns: int) -> list[StreamStatus]:
+        """Figures of every stream, for diagnostics: required cameras, optional ones, joints."""
+        newest = [
+            stream.last_ns for name, stream in self._streams.items()
+            if name != JOINTS and stream.last_ns is not None
+        ]
+        return [
+            StreamStatus(
+                stream=name,
+                rate_hz=stream.rate_hz(self._latest_receipt_ns),
+                age_ns=None if stream.last_ns is None else now_ns - stream.last_ns,
+                skew_ns=None if stream.last_ns is None or not newest else max(newest) - stream.last_ns,
+                count=stream.count,
+                problem=stream.problem,
+                faulty=stream.faulty,
+            )
+            for name, stream in self._streams.items()
+        ]
+
+    def clear(self) -> None:
+        """Forget all inputs: on a backward clock jump, when a bag starts again, at activation."""
+        for images in self._images.values():
+            images.clear()
+        for stream in self._streams.values():
+            stream.clear()
+        self._joints.clear()
+        self._last_taken_ns = None
+        self._last_now_ns = None
+
+    def _drop_unusable(self, now_ns: int, within: tuple[int, int]) -> None:
+        """Drop what is too old to be used again, and what is stamped too far ahead: kept, a frame from
+        the future would pass for a fresh one when its time comes, long after it was taken."""
+        oldest, newest = within
+        for camera, images in self._images.items():
+            for stamp_ns in [stamp for stamp in images if not oldest <= stamp <= newest]:
+                del images[stamp_ns]
+                if stamp_ns > newest:
+                    self._blame_future(camera, stamp_ns, now_ns)
+        last_joint_ns = self._joints.newest_ns
+        if last_joint_ns is not None and self._joints.discard_after(newest):
+            self._blame_future(JOINTS, last_joint_ns, now_ns)
+
+    def _blame_future(self, stream: str, stamp_ns: int, now_ns: int) -> None:
+        self._streams[stream].blame("future", (
+            f"stamp is {(stamp_ns - now_ns) / 1e9:.3f} s ahead of now (limit "
+            f"{self._max_age_ns / 1e9:.3f} s); are the clocks of the machines synchronised, "
+            "and is use_sim_time the same everywhere?"
+        ))
+
+    def _find_sets(self) -> Iterator[dict[str, int]]:
+        """Stamps by camera of every coherent set of required cameras, newest instant first."""
+        stamps = {camera: sorted(self._images[camera]) for camera in self._required}
+        for instant in sorted({stamp for column in stamps.values() for stamp in column}, reverse=True):
+            chosen: dict[str, int] = {}
+            for camera, column in stamps.items():
+                at = bisect_left(column, instant)
+                if at == len(column) or column[at] - instant > self._max_skew_ns:
+                    break
+                chosen[camera] = column[at]
+            else:
+                yield chosen
+
+    def _build_sample(
+        self, instant: int, required: Mapping[str, int], joints: NDArray[np.float64], now_ns: int
+    ) -> Sample:
+        stamps = dict(required)
+        for camera in self._optional:
+            first, last = min(stamps.values()), max(stamps.values())
+            fitting = [
+                stamp for stamp in self._images[camera]
+                if max(last, stamp) - min(first, stamp) <= self._max_skew_ns
+            ]
+            if fitting:
+                stamps[camera] = min(fitting, key=lambda stamp: abs(stamp - instant))
+        is_new = instant != self._last_taken_ns
+        self._last_taken_ns = instant
+        return Sample(
+            stamp_ns=instant,
+            images={camera: self._images[camera][stamp] for camera, stamp in stamps.items()},
+            joints=joints,
+            age_ns=now_ns - instant,
+            skew_ns=max(stamps.values()) - min(stamps.values()),
+            image_stamps=stamps,
+            is_new=is_new,
+        )
+
+    def _find_problems(
+        self, now_ns: int, newest_ns: int | None, within: tuple[int, int]
+    ) -> Iterator[StreamProblem]:
+        """What keeps the inputs from being coherent. `newest_ns`: the newest instant with all images."""
+        absent = [camera for camera in self._required if not self._images[camera]]
+        for camera in absent:
+            yield self._explain_absence(camera, now_ns)
+        if not absent and newest_ns is None:
+            yield from self._explain_skew(now_ns)
+        yield from self._explain_joints(now_ns, now_ns if newest_ns is None else newest_ns, within)
+
+    def _explain_absence(self, camera: str, now_ns: int) -> StreamProblem:
+        stream = self._streams[camera]
+        words = stream.describe(now_ns, self._latest_receipt_ns)
+        if stream.count == 0:
+            return StreamProblem(camera, "silent", f"no image received yet; is it published, and is its "
+                                 f"QoS compatible? ({words})")
+        if stream.faulty and stream.problem is not None:
+            return StreamProblem(camera, stream.problem.reason, f"{stream.problem.detail} ({words})")
+        return StreamProblem(
+            camera, "stale", f"newest image is older than {self._max_age_ns / 1e9:.3f} s ({words})"
+        )
+
+    def _explain_skew(self, now_ns: int) -> Iterator[StreamProblem]:
+        """Name the cameras that have no image near one of the camera with the newest; else all others."""
+        lead = max(self._required, key=lambda camera: max(self._images[camera]))
+        distances = {
+            camera: min(abs(a - b) for a in self._images[camera] for b in self._images[lead])
+            for camera in self._required if camera != lead
+        }
+        apart = {camera: gap for camera, gap in distances.items() if gap > self._max_skew_ns}
+        for camera, gap in (apart or distances).items():
+            behind = max(self._images[lead]) - max(self._images[camera])
+            yield StreamProblem(camera, "unsynchronised", (
+                f"skew to {lead!r} is {gap / 1e9:.3f} s at best (limit for all cameras together "
+                f"{self._max_skew_ns / 1e9:.3f} s), its newest image is {behind / 1e9:.3f} s behind "
+                f"({self._streams[camera].describe(now_ns, self._latest_receipt_ns)})"
+            ))
+
+    def _explain_joints(
+        self, now_ns: int, instant: int, within: tuple[int, int]
+    ) -> Iterator[StreamProblem]:
+        faults = list(self._joints.find_faults(instant, self._max_age_ns, within))
+        if not faults:
+            return
+        stream = self._streams[JOINTS]
+        reasons = {reason for _, reason, _ in faults}
+        words = [sentence for _, _, sentence in faults]
+        if stream.faulty and stream.problem is not None:
+            reason: Reason = stream.problem.reason
+            words.insert(0, stream.problem.detail)
+        else:
+            # Of several the one that says most about the cause.
+            reason = "rejected" if "rejected" in reasons else "stale" if "stale" in reasons else "silent"
+        yield StreamProblem(JOINTS, reason, (
+            f"{'; '.join(dict.fromkeys(words))} ({stream.describe(now_ns, self._latest_receipt_ns)})"
+        ))
