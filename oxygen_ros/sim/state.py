@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the simulator knows at one instant, as a plain immutable value. Here lives no behaviour of the robot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxygen_ros.sim.kinematics import wrap_half_turn
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block in play.
+
+    colour:    "red" | "green" | "blue"
+    position:  centre (x, y, z) [m] in the world frame
+    quaternion: orientation (w, x, y, z)
+    in_box:    the centre is inside the box, below its roof
+    held:      both finger pads touch it
+    """
+
+    colour: str
+    position: tuple[float, float, float]
+    quaternion: tuple[float, float, float, float]
+    in_box: bool
+    held: bool
+
+    @property
+    def yaw(self) -> float:
+        """Angle [rad] of the block's most level edge about z, modulo a quarter turn, in -pi/4 .. pi/4."""
+        w, x, y, z = self.quaternion
+        columns = np.array(
+            [
+                [1 - 2 * (y * y + z * z), 2 * (x * y + w * z)],
+                [2 * (x * y - w * z), 1 - 2 * (x * x + z * z)],
+                [2 * (x * z + w * y), 2 * (y * z - w * x)],
+            ]
+        )
+        edge = columns[int(np.argmax(np.hypot(columns[:, 0], columns[:, 1])))]
+        return wrap_half_turn(2 * float(np.arctan2(edge[1], edge[0]))) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything the scripted expert may look at. Arrays are read-only.
+
+    time:             [s] since the reset
+    positions:        [7] measured joints, in the order of `geometry.JOINTS` [rad], [m]
+    velocities:       [7] their rates [rad/s], [m/s]
+    targets:          [7] what the joints are commanded to now
+    target_rates:     [7] how fast the command moved in the last control period
+    blocks:           the blocks in play, always in the same order
+    """
+
+    time: float
+    positions: NDArray[np.float64]
+    velocities: NDArray[np.float64]
+    targets: NDArray[np.float64]
+    target_rates: NDArray[np.float64]
+    blocks: tuple[Block, ...]
+
+    @property
+    def held(self) -> int | None:
+        """Index of the block between the fingers, or None."""
+        return next((i for i, block in enumerate(self.blocks) if block.held), None)
+
+    def count_in_box(self, colour: str) -> int:
+        """How many blocks of `colour` are in the box."""
+        return sum(block.in_box and block.colour == colour for block in self.blocks)

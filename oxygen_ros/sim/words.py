@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the robot says it does and what it should remember: a small closed grammar.
+
+Here live the sentences, nothing else; `expert` decides which one is true. Everything the demo model
+will ever have to write is in `all_sentences()`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from oxygen_ros.sim.geometry import COLOURS
+from oxygen_ros.sim.task import NUMBERS, Task
+
+
+class Phase(StrEnum):
+    """What the expert is doing; follows from the state alone."""
+
+    REACH = "reach"
+    GRASP = "grasp"
+    CARRY = "carry"
+    DROP = "drop"
+    RETURN = "return"
+    STUCK = "stuck"
+    DONE = "done"
+
+
+_NARRATION = {
+    Phase.REACH: "reaching for a {} block.",
+    Phase.GRASP: "grasping a {} block.",
+    Phase.CARRY: "carrying a {} block.",
+    Phase.DROP: "dropping a {} block.",
+    Phase.RETURN: "putting a {} block back.",
+    Phase.STUCK: "no {} block is in reach.",
+    Phase.DONE: "done.",
+}
+
+
+def narration(phase: Phase, colour: str) -> str:
+    """One sentence about the present, e.g. "reaching for a red block."."""
+    return _NARRATION[phase].format(colour)
+
+
+def memory(task: Task, inside: int) -> str:
+    """One sentence about the past that the cameras cannot tell, e.g. "one of two red blocks is in the box."."""
+    done = min(inside, task.count)
+    verb = "are" if done == 2 else "is"
+    return f"{NUMBERS[done]} of {NUMBERS[task.count]} {task.colour} blocks {verb} in the box."
+
+
+def all_sentences() -> tuple[str, ...]:
+    """Every sentence of the grammar, sorted."""
+    said = {narration(phase, colour) for phase in Phase for colour in COLOURS}
+    kept = {memory(Task(c, n), k) for c in COLOURS for n in (1, 2) for k in range(n + 1)}
+    return tuple(sorted(said | kept))
