@@ -78,6 +78,7 @@ class Engine:
         self.when_full = when_full
         self.seed = seed
         self.clock = clock
+        self._max_rows = capacity.max_rows
         self.frames = SlotPool("frame", capacity.frames)
         self.suffixes = SlotPool("suffix", capacity.suffixes)
         self.costs = StepCosts()
@@ -157,7 +158,7 @@ class Engine:
         """Move all unfinished texts forward within `budget`; return those that ended.
 
         due: when the next tick is due on the engine's clock [s]. Without `batch`, texts run to
-        their ends here whatever the budget.
+        their ends here whatever the budget. A step never has more rows than the capacity's.
         """
         started = self.clock()
         done = self._expire()
@@ -267,7 +268,7 @@ class Engine:
 
     def _spend(self, budget: Budget, due: float | None) -> None:
         meter = Meter(budget, due, self.costs, self.clock)
-        while plan := self.scheduler.plan(budget.rows):
+        while plan := self._plan(budget):
             granted = meter.grants(plan.rows)
             if meter.used == 0:
                 self.phases.granted_steps = granted
@@ -280,10 +281,14 @@ class Engine:
         done: list[FinishedText] = []
         for arrival in self._arrivals.take_all():
             request = self._start(arrival)
-            while plan := self.scheduler.plan(budget.rows, only=request):
+            while plan := self._plan(budget, only=request):
                 self._step(plan, max(budget.steps, 1), lambda: True)
             done += self._retire()
         return done
+
+    def _plan(self, budget: Budget, only: TextRequest | None = None) -> StepPlan | None:
+        # The row tensors were sized by the capacity; a budget may be larger, and says "at most".
+        return self.scheduler.plan(min(budget.rows, self._max_rows), only)
 
     def _step(self, plan: StepPlan, most: int, may_go_on: Callable[[], bool]) -> int:
         steps = self._decoder.run(plan, most, may_go_on)
