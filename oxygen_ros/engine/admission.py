@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text requests between the question and a slot.
 
-Here lives the waiting line of one tick: `ask` puts arrivals in, `advance` takes all of them out.
+Here lives the waiting line of one tick: `ask` puts arrivals in, `advance` takes them out one by one.
 Nothing waits here from one tick to the next: who finds no slot is refused, or an older text goes.
 """
 
@@ -39,11 +39,13 @@ class Arrivals:
     def add(self, arrival: Arrival) -> None:
         self._waiting.append(arrival)
 
-    def take_all(self) -> list[Arrival]:
-        """Empty the line, in the order of admission: a person who asked comes first."""
-        line = sorted(self._waiting, key=lambda arrival: (arrival.task.kind != "answer", arrival.id))
-        self._waiting.clear()
-        return line
+    def remove(self, arrival: Arrival) -> None:
+        """Take out who was given a slot or refused; an error before that leaves it in the line."""
+        self._waiting.remove(arrival)
+
+    def in_order(self) -> list[Arrival]:
+        """Everyone in the line, in the order of admission: a person who asked comes first."""
+        return sorted(self._waiting, key=lambda arrival: (arrival.task.kind != "answer", arrival.id))
 
     def __iter__(self) -> Iterator[Arrival]:
         return iter(self._waiting)

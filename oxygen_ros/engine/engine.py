@@ -90,6 +90,7 @@ class Engine:
         self._arrivals = Arrivals()
         self._decoder = Decoder(model, self.scheduler, capacity.max_rows, self.costs, clock, repeat_on_device)
         self._open: list[Frame] = []
+        self._ended: list[FinishedText] = []
         self._next_id = 0
 
     @property
@@ -161,30 +162,32 @@ class Engine:
         their ends here whatever the budget. A step never has more rows than the capacity's.
         """
         started = self.clock()
-        done = self._expire()
+        self._expire()
         if self.batch:
-            done += self._admit()
+            self._admit()
             self._spend(budget, due)
-            done += self._retire()
+            self._retire()
         else:
-            done += self._run_each(budget)
+            self._run_each(budget)
         self.phases.text += self.clock() - started
-        return done
+        return self._hand_over()
 
     # -- ending texts ------------------------------------------------------------------------
 
     def cancel(self, reason: FinishReason, request_id: int | None = None) -> list[FinishedText]:
-        """End one request, or all, now, with what they have so far."""
-        done: list[FinishedText] = []
-        for arrival in self._arrivals.take_all():
+        """End one request, or all, now, with what they have so far.
+
+        After an `advance` that raised, the texts that ended before the error are returned as well,
+        with their own reasons.
+        """
+        for arrival in self._arrivals.in_order():
             if request_id in (None, arrival.id):
-                done.append(self._refuse(arrival, reason))
-            else:
-                self._arrivals.add(arrival)
+                self._refuse(arrival, reason)
         for request in self.scheduler.live:
-            if request_id in (None, request.id):
+            if request_id in (None, request.id) and not request.is_finished:
                 request.finish_reason = reason
-        return done + self._retire()
+        self._retire()
+        return self._hand_over()
 
     def check_integrity(self) -> None:
         """Raise unless slots, frames and requests agree with each other."""
@@ -214,25 +217,23 @@ class Engine:
             raise ValueError(f'{task.kind}: text adapter "{task.adapter}" is not loaded (loaded: {loaded})')
         return self.model.adapters.index(task.adapter) + 1
 
-    def _expire(self) -> list[FinishedText]:
+    def _expire(self) -> None:
         for request in self.scheduler.live:
             age = self.counters.ticks - request.tick_asked
             if 0 < request.task.max_age <= age:
                 request.finish_reason = FinishReason.AGE
-        return self._retire()
+        self._retire()
 
-    def _admit(self) -> list[FinishedText]:
-        done: list[FinishedText] = []
-        for arrival in self._arrivals.take_all():
+    def _admit(self) -> None:
+        for arrival in self._arrivals.in_order():
             while not self._has_room(arrival):
                 if self.when_full == "reject_new" or not self.scheduler.live:
-                    done.append(self._refuse(arrival, FinishReason.REJECTED))
+                    self._refuse(arrival, FinishReason.REJECTED)
                     break
                 self.scheduler.live[0].finish_reason = FinishReason.DROPPED
-                done += self._retire()
+                self._retire()
             else:
                 self._start(arrival)
-        return done
 
     def _has_room(self, arrival: Arrival) -> bool:
         """Whether a suffix slot is free and, with this one admitted, a frame slot for the next tick."""
@@ -251,7 +252,14 @@ class Engine:
             frame.is_open = False
         suffix_slot = self.suffixes.acquire()
         assert suffix_slot is not None, "admission looked for a free suffix slot"
-        self.model.fork(frame.slot, suffix_slot)
+        try:
+            self.model.fork(frame.slot, suffix_slot)
+        except BaseException:
+            self.suffixes.release(suffix_slot)
+            if not self.share:
+                frame.release()
+            raise
+        self._arrivals.remove(arrival)  # only now: whoever has no slot yet is still to be answered
         request = TextRequest(
             id=arrival.id,
             task=arrival.task,
@@ -276,15 +284,13 @@ class Engine:
                 return
             meter.spend(self._step(plan, granted, meter.may_go_on))
 
-    def _run_each(self, budget: Budget) -> list[FinishedText]:
+    def _run_each(self, budget: Budget) -> None:
         """Without `batch`: one text after the other, each to its end."""
-        done: list[FinishedText] = []
-        for arrival in self._arrivals.take_all():
+        for arrival in self._arrivals.in_order():
             request = self._start(arrival)
             while plan := self._plan(budget, only=request):
                 self._step(plan, max(budget.steps, 1), lambda: True)
-            done += self._retire()
-        return done
+            self._retire()
 
     def _plan(self, budget: Budget, only: TextRequest | None = None) -> StepPlan | None:
         # The row tensors were sized by the capacity; a budget may be larger, and says "at most".
@@ -298,28 +304,31 @@ class Engine:
         self.phases.used_steps += steps
         return steps
 
-    def _retire(self) -> list[FinishedText]:
+    def _retire(self) -> None:
         """Take the ended requests out and free what they held."""
-        ended = [request for request in self.scheduler.live if request.is_finished]
-        for request in ended:
+        for request in [request for request in self.scheduler.live if request.is_finished]:
+            assert request.finish_reason is not None
+            self._finish(request, request.finish_reason, request.tokens, request.steps)
             self.scheduler.remove(request)
             self.suffixes.release(request.suffix_slot)
             request.frame.release()
-            if request.finish_reason is not None and request.finish_reason.is_complete:
+            if request.finish_reason.is_complete:
                 end = () if request.end_token is None else (request.end_token,)
                 self._drafts.remember(request.task.kind, (*request.tokens, *end))
-        return [
-            self._finish(r, r.finish_reason, r.tokens, r.steps) for r in ended if r.finish_reason is not None
-        ]
 
-    def _refuse(self, arrival: Arrival, reason: FinishReason) -> FinishedText:
+    def _refuse(self, arrival: Arrival, reason: FinishReason) -> None:
+        self._finish(arrival, reason, (), 0)
+        self._arrivals.remove(arrival)
         if self.share:
             arrival.frame.release()
-        return self._finish(arrival, reason, (), 0)
 
     def _finish(
         self, asked: Arrival | TextRequest, reason: FinishReason, tokens: Sequence[int], steps: int
-    ) -> FinishedText:
+    ) -> None:
+        """Write down how a request ended; `_hand_over` gives it to the caller."""
+        text = self.model.detokenize(tokens)
+        for stop in asked.task.stop:
+            text = text.split(stop, 1)[0]
         if reason.is_complete:
             self.counters.finished += 1
         elif reason is FinishReason.AGE:
@@ -328,10 +337,7 @@ class Engine:
             self.counters.rejected += 1
         else:
             self.counters.dropped += 1
-        text = self.model.detokenize(tokens)
-        for stop in asked.task.stop:
-            text = text.split(stop, 1)[0]
-        return FinishedText(
+        finished = FinishedText(
             id=asked.id,
             kind=asked.task.kind,
             prompt=asked.task.prompt,
@@ -344,6 +350,12 @@ class Engine:
             steps=steps,
             seconds=self.clock() - asked.asked_at,
         )
+        self._ended.append(finished)
+
+    def _hand_over(self) -> list[FinishedText]:
+        """The texts that ended since the last call; an error in between loses none of them."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def _has_stop(self, request: TextRequest) -> bool:
         text = self.model.detokenize(request.tokens)
