@@ -122,6 +122,7 @@ class Engine:
 
     def act(self, frame: Frame, guide: Guide | None = None) -> NDArray[np.float64]:
         """The action chunk of a frame: robot units [H, A]. Reads the prefix, never changes it."""
+        frame.expect_open()
         started = self.clock()
         spec = self.model.spec
         noise = draw_noise(self.seed, frame.observation.stamp, (spec.horizon, spec.action_dim))
@@ -134,8 +135,9 @@ class Engine:
         """Ask for a text about a frame; it is admitted by the next `advance`. Returns its id.
 
         Raises ValueError when the prompt is empty, too long for a suffix slot, or names an
-        adapter that is not loaded.
+        adapter that is not loaded; SlotError when the frame is closed.
         """
+        frame.expect_open()
         prompt = self.model.tokenize(task.prompt)
         room = self.scheduler.suffix_tokens - task.max_tokens
         if not prompt:

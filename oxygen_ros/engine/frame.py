@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from oxygen_ros.engine.slots import SlotPool
+from oxygen_ros.engine.slots import SlotError, SlotPool
 from oxygen_ros.models.interface import Prefix
 from oxygen_ros.observation import Observation
 
@@ -29,6 +29,11 @@ class Frame:
     inputs: Any
     tick: int
     is_open: bool = True
+
+    def expect_open(self) -> None:
+        """Raise SlotError when closed: by now the slot may hold another observation."""
+        if not self.is_open:
+            raise SlotError(f"the frame of tick {self.tick} is closed: use it inside its `with` block")
 
     def retain(self) -> None:
         self.pool.retain(self.slot)
