@@ -52,8 +52,7 @@ class ModelSpec:
     image_size:      (height, width) [px] the vision tower sees
     joints:          joint names, in the order of the state vector [J]
     action_joints:   joint names the actions are for [A]; a subset of `joints`, in the actions' order
-    representation:  "position" | "velocity" | "delta_position"; a delta is relative to the
-                     observed joints, and `unprocess` already turned it into a position
+    representation:  of what `unprocess` returns: "position" | "velocity" | "delta_position"
     horizon:         H, actions in one chunk
     action_dim:      D, width of one action inside the model (>= A; the rest is padding)
     step:            seconds between two actions of a chunk
@@ -198,7 +197,7 @@ class Model(ABC):
     def detokenize(self, ids: Sequence[int]) -> str:
         """Text of token ids; special ids are left out."""
 
-    def fork(self, slot: int, suffix_slot: int) -> None:
+    def fork(self, slot: int, suffix_slot: int) -> None:  # noqa: B027 - nothing to do is the usual case
         """Prepare a fresh suffix slot that continues frame `slot`. Only recurrent state needs copying."""
 
     @property

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint folder to a loaded model, whatever its family.
+
+Here lives only the choice of the family; a new one is a line in FAMILIES and a folder beside pi05/.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from oxygen_ros.models.errors import ModelError
+from oxygen_ros.models.interface import Model
+from oxygen_ros.models.pi05.load import load_pi05
+
+FAMILIES = {"pi05": load_pi05}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load_model(
+    folder: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    denoise_steps: int | None = None,
+    adapters: Sequence[str | Path] = (),
+    should_stop: Callable[[], bool] | None = None,
+) -> Model:
+    """Load a checkpoint folder.
+
+    device:         "cpu", "cuda", "cuda:1", ...
+    denoise_steps:  S; default the checkpoint's
+    adapters:       PEFT folders of text adapters
+    should_stop:    asked between tensors; when true, LoadInterrupted is raised
+
+    Raises ModelError naming the file or tensor, what was found, and the cure.
+    """
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise ModelError(f'model folder "{folder}" does not exist')
+    if dtype not in DTYPES:
+        raise ModelError(f'dtype must be one of {", ".join(DTYPES)}, got "{dtype}"')
+    config = path / "config.json"
+    try:
+        raw = json.loads(config.read_text())
+    except FileNotFoundError:
+        raise ModelError(f"{config} is missing: a checkpoint folder needs config.json") from None
+    except json.JSONDecodeError as error:
+        raise ModelError(f"{config} is not JSON: {error}") from None
+    family = raw.get("model_type") or raw.get("type")
+    if family not in FAMILIES:
+        raise ModelError(f'{config}: model family "{family}" is not known; known: {", ".join(FAMILIES)}')
+    return FAMILIES[family](
+        path,
+        raw,
+        device=check_device(device),
+        dtype=DTYPES[dtype],
+        denoise_steps=denoise_steps,
+        adapters=[Path(adapter).expanduser() for adapter in adapters],
+        should_stop=should_stop,
+    )
+
+
+def check_device(name: str) -> torch.device:
+    """The device by its name; raises ModelError if this torch build cannot compute on it."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ModelError(f'device "{name}": {error}') from None
+    if device.type == "cpu":
+        return device
+    if device.type != "cuda":
+        raise ModelError(f'device must be "cpu" or "cuda", got "{name}"')
+    if not torch.cuda.is_available():
+        raise ModelError(f'device "{name}": this torch ({torch.__version__}) sees no CUDA device; use "cpu"')
+    if (device.index or 0) >= torch.cuda.device_count():
+        raise ModelError(f'device "{name}": there are {torch.cuda.device_count()} CUDA devices')
+    major, minor = torch.cuda.get_device_capability(device)
+    built_for = torch.cuda.get_arch_list()
+    if not any(arch in built_for for arch in (f"sm_{major}{minor}", f"compute_{major}{minor}")) and not any(
+        arch.startswith(f"sm_{major}") and int(arch.removeprefix("sm_").rstrip("af")) <= 10 * major + minor
+        for arch in built_for
+    ):
+        raise ModelError(
+            f'device "{name}" is sm_{major}{minor}, this torch is built for {", ".join(built_for)}: '
+            f"install a torch build for sm_{major}{minor}"
+        )
+    return device

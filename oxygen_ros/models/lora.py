@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text adapters: LoRA weights (Hu et al. 2021) added to the rows that ask for them.
+
+Here lives reading PEFT's folder format and the sum; only text rows pass through it, so no adapter
+can touch a prefix or an action.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from oxygen_ros.models.errors import ModelError
+
+# PEFT's target -> (our fused linear, which part of its output)
+_PARTS = {
+    "q_proj": ("qkv", 0), "k_proj": ("qkv", 1), "v_proj": ("qkv", 2), "o_proj": ("out", 0),
+    "gate_proj": ("gate_up", 0), "up_proj": ("gate_up", 1), "down_proj": ("down", 0),
+}  # fmt: skip
+_NAME = re.compile(r"language_model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+_proj)\.lora_([AB])\.weight$")
+
+
+@dataclass(frozen=True, slots=True)
+class _Delta:
+    """One low-rank term: output[first:last] += (x @ down) @ up."""
+
+    first: int
+    last: int
+    down: torch.Tensor
+    up: torch.Tensor
+
+
+class TextAdapters:
+    """Loaded adapters; adapter id i + 1 is the i-th."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._deltas: list[dict[tuple[int, str], list[_Delta]]] = []
+        self._mine: list[torch.Tensor] = []
+
+    def load(
+        self,
+        folder: Path,
+        sizes: Mapping[str, Sequence[int]],
+        inputs: Mapping[str, int],
+        layers: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """Read one PEFT folder; its name becomes the adapter's name.
+
+        sizes:   output parts of each fused linear, e.g. {"qkv": (q, k, v), ...}
+        inputs:  input width of each fused linear
+        """
+        config_file, weight_file = folder / "adapter_config.json", folder / "adapter_model.safetensors"
+        for file in (config_file, weight_file):
+            if not file.is_file():
+                raise ModelError(
+                    f"text adapter {folder}: {file.name} is missing (PEFT's save_pretrained writes it)"
+                )
+        config = json.loads(config_file.read_text())
+        if config.get("peft_type") != "LORA" or config.get("use_dora"):
+            raise ModelError(f'text adapter {folder}: peft_type must be "LORA" without DoRA')
+        rank = int(config["r"])
+        gain = float(config["lora_alpha"]) / (rank**0.5 if config.get("use_rslora") else rank)
+        pairs: dict[tuple[int, str], dict[str, torch.Tensor]] = {}
+        for name, tensor in load_file(weight_file).items():
+            match = _NAME.search(name)
+            if match is None or match[2] not in _PARTS or int(match[1]) >= layers:
+                raise ModelError(
+                    f"text adapter {weight_file}: {name} is no q/k/v/o/gate/up/down of a text layer"
+                )
+            pairs.setdefault((int(match[1]), match[2]), {})[match[3]] = tensor
+        deltas: dict[tuple[int, str], list[_Delta]] = {}
+        for (layer, target), pair in pairs.items():
+            fused, part = _PARTS[target]
+            first = sum(sizes[fused][:part])
+            last = first + sizes[fused][part]
+            want = {"A": (rank, inputs[fused]), "B": (last - first, rank)}
+            for side, shape in want.items():
+                found = tuple(pair[side].shape) if side in pair else None
+                if found != shape:
+                    raise ModelError(
+                        f"text adapter {weight_file}: layer {layer} {target} lora_{side} is {found}, "
+                        f"this model needs {shape}"
+                    )
+            down = pair["A"].T.to(device, dtype).contiguous()
+            up = (pair["B"].float() * gain).T.to(device, dtype).contiguous()
+            deltas.setdefault((layer, fused), []).append(_Delta(first, last, down, up))
+        self.names.append(folder.name)
+        self._deltas.append(deltas)
+
+    def select(self, adapter: torch.Tensor) -> None:
+        """Take the adapter ids [R] of a step's rows; `adapt` then works on these rows."""
+        self._mine = [(adapter == i + 1).unsqueeze(1) for i in range(len(self.names))]
+
+    def adapt(self, layer: int, fused: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Add each row's own adapter to the output `y` [R, out] of a fused linear with input `x`.
+
+        Shapes do not depend on who uses what: a row of another adapter adds exact zeros.
+        """
+        for mine, deltas in zip(self._mine, self._deltas, strict=True):
+            for delta in deltas.get((layer, fused), ()):
+                y[:, delta.first : delta.last] += ((x @ delta.down) * mine) @ delta.up
+        return y

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes and conventions of a pi0.5 network, its presets, and how checkpoint folders state them.
+
+Here lives reading `config.json`; weights are `weights`, prompts and statistics are `processor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from oxygen_ros.models.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class VisionConfig:
+    """SigLIP tower: square images, no class token."""
+
+    width: int = 1152
+    depth: int = 27
+    mlp_dim: int = 4304
+    heads: int = 16
+    image_size: int = 224
+    patch_size: int = 14
+    eps: float = 1e-6
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one camera."""
+        return (self.image_size // self.patch_size) ** 2
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConfig:
+    """One Gemma stream: the backbone or the action expert."""
+
+    width: int
+    depth: int = 18
+    mlp_dim: int = 16384
+    heads: int = 8
+    kv_heads: int = 1
+    head_dim: int = 256
+    eps: float = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Pi05Config:
+    """Everything the network's shape and arithmetic depend on.
+
+    max_prompt:   most prompt tokens of a prefix
+    time_rule:    "accumulated": t is summed up in float32 (openpi); "exact": 1 + k * dt is rounded
+                  once (lerobot). A property of the code a checkpoint was made for.
+    step:         seconds between two actions
+    joints:       joint names of the state; empty when the checkpoint does not say
+    """
+
+    vision: VisionConfig = field(default_factory=VisionConfig)
+    backbone: StreamConfig = field(default_factory=lambda: StreamConfig(width=2048))
+    expert: StreamConfig = field(default_factory=lambda: StreamConfig(width=1024, mlp_dim=4096))
+    vocabulary: int = 257152
+    cameras: tuple[str, ...] = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
+    horizon: int = 50
+    action_dim: int = 32
+    max_prompt: int = 200
+    denoise_steps: int = 10
+    time_rule: str = "accumulated"
+    min_period: float = 0.004
+    max_period: float = 4.0
+    rope_base: float = 10000.0
+    pad_id: int = 0
+    eos_id: int = 1
+    bos_id: int = 2
+    step: float = 0.02
+    joints: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        b, e, v = self.backbone, self.expert, self.vision
+        if (b.depth, b.heads, b.kv_heads, b.head_dim) != (e.depth, e.heads, e.kv_heads, e.head_dim):
+            raise ModelError(
+                "backbone and expert share attention layer by layer: depth, heads, kv_heads and head_dim "
+                f"must be equal, got {(b.depth, b.heads, b.kv_heads, b.head_dim)} and "
+                f"{(e.depth, e.heads, e.kv_heads, e.head_dim)}"
+            )
+        if v.image_size % v.patch_size or v.width % v.heads:
+            raise ModelError(
+                f"vision: image_size {v.image_size} must be a multiple of patch_size {v.patch_size}, "
+                f"width {v.width} of heads {v.heads}"
+            )
+        if self.time_rule not in ("accumulated", "exact"):
+            raise ModelError(f'time_rule must be "accumulated" or "exact", got "{self.time_rule}"')
+
+    @property
+    def max_prefix(self) -> int:
+        return len(self.cameras) * self.vision.tokens + self.max_prompt
+
+
+PRESETS: Mapping[str, Pi05Config] = {
+    "pi05": Pi05Config(),
+    "pi05_mini": Pi05Config(
+        vision=VisionConfig(width=256, depth=4, mlp_dim=1024, heads=4, image_size=64, patch_size=16),
+        backbone=StreamConfig(width=1024, depth=8, mlp_dim=4096, heads=8, head_dim=128),
+        expert=StreamConfig(width=512, depth=8, mlp_dim=1024, heads=8, head_dim=128),
+        vocabulary=8192,
+    ),
+    "demo": Pi05Config(
+        vision=VisionConfig(width=96, depth=3, mlp_dim=384, heads=4, image_size=80, patch_size=16),
+        backbone=StreamConfig(width=128, depth=4, mlp_dim=384, heads=4, head_dim=32),
+        expert=StreamConfig(width=96, depth=4, mlp_dim=192, heads=4, head_dim=32),
+        vocabulary=768,
+        cameras=("top", "wrist"),
+        horizon=16,
+        action_dim=7,
+        max_prompt=64,
+        denoise_steps=5,
+        step=0.1,
+        joints=("joint1", "joint2", "joint3", "joint4", "joint5", "joint6", "gripper"),
+    ),
+}
+
+# The names lerobot and openpi give to Gemma's sizes.
+_GEMMA = {
+    "gemma_2b": StreamConfig(width=2048, mlp_dim=16384),
+    "gemma_300m": StreamConfig(width=1024, mlp_dim=4096),
+}
+
+
+def read_config(folder: Path, raw: Mapping[str, Any]) -> Pi05Config:
+    """The network's sizes from the content of a checkpoint folder's `config.json`.
+
+    Two forms are known: dimensions written out ("model_type": "pi05"), and lerobot's policy
+    config ("type": "pi05"), which names Gemma variants.
+    """
+    try:
+        return _from_lerobot(raw) if raw.get("type") == "pi05" else from_dimensions(raw)
+    except KeyError as error:
+        raise ModelError(f"{folder / 'config.json'}: entry {error} is missing") from None
+
+
+def from_dimensions(raw: Mapping[str, Any]) -> Pi05Config:
+    """Config from written-out dimensions; see the demo checkpoint's config.json for all entries."""
+    v = raw["vision"]
+    special = raw.get("special_ids", {})
+    time = raw.get("time_embedding", {})
+    return Pi05Config(
+        vision=VisionConfig(
+            width=v["hidden_size"],
+            depth=v["num_hidden_layers"],
+            mlp_dim=v["intermediate_size"],
+            heads=v["num_attention_heads"],
+            image_size=v["image_size"],
+            patch_size=v["patch_size"],
+            eps=v.get("layer_norm_eps", 1e-6),
+        ),
+        backbone=_stream(raw["prefix_llm"]),
+        expert=_stream(raw["action_expert"]),
+        vocabulary=raw["prefix_llm"]["vocab_size"],
+        cameras=tuple(raw["cameras_in_order"]),
+        horizon=raw["action_horizon"],
+        action_dim=raw["action_dim"],
+        max_prompt=raw["max_token_len"],
+        denoise_steps=raw["default_num_steps"],
+        time_rule=raw.get("time_rule", "accumulated"),
+        min_period=time.get("min_period", 0.004),
+        max_period=time.get("max_period", 4.0),
+        rope_base=raw["prefix_llm"].get("rope_theta", 10000.0),
+        pad_id=special.get("pad", 0),
+        eos_id=special.get("eos", 1),
+        bos_id=special.get("bos", 2),
+        step=raw.get("step", 0.02),
+        joints=tuple(raw.get("joints", ())),
+    )
+
+
+def to_dimensions(config: Pi05Config) -> dict[str, Any]:
+    """The inverse of `from_dimensions`, for writing a checkpoint folder."""
+    v = config.vision
+
+    def stream(s: StreamConfig) -> dict[str, Any]:
+        return {
+            "width": s.width, "depth": s.depth, "mlp_dim": s.mlp_dim, "num_heads": s.heads,
+            "num_kv_heads": s.kv_heads, "head_dim": s.head_dim, "rms_norm_eps": s.eps,
+        }  # fmt: skip
+
+    return {
+        "model_type": "pi05",
+        "prefix_llm": stream(config.backbone)
+        | {"vocab_size": config.vocabulary, "rope_theta": config.rope_base},
+        "action_expert": stream(config.expert),
+        "vision": {
+            "hidden_size": v.width, "num_hidden_layers": v.depth, "intermediate_size": v.mlp_dim,
+            "num_attention_heads": v.heads, "image_size": v.image_size, "patch_size": v.patch_size,
+            "layer_norm_eps": v.eps,
+        },
+        "cameras_in_order": list(config.cameras),
+        "action_horizon": config.horizon,
+        "action_dim": config.action_dim,
+        "max_token_len": config.max_prompt,
+        "default_num_steps": config.denoise_steps,
+        "time_rule": config.time_rule,
+        "time_embedding": {"min_period": config.min_period, "max_period": config.max_period},
+        "special_ids": {"pad": config.pad_id, "eos": config.eos_id, "bos": config.bos_id},
+        "step": config.step,
+        "joints": list(config.joints),
+    }  # fmt: skip
+
+
+def _stream(raw: Mapping[str, Any]) -> StreamConfig:
+    return StreamConfig(
+        width=raw["width"],
+        depth=raw["depth"],
+        mlp_dim=raw["mlp_dim"],
+        heads=raw["num_heads"],
+        kv_heads=raw["num_kv_heads"],
+        head_dim=raw["head_dim"],
+        eps=raw.get("rms_norm_eps", 1e-6),
+    )
+
+
+def _from_lerobot(raw: Mapping[str, Any]) -> Pi05Config:
+    streams = {}
+    for entry in ("paligemma_variant", "action_expert_variant"):
+        if raw[entry] not in _GEMMA:
+            raise ModelError(f'{entry} must be one of {", ".join(_GEMMA)}, got "{raw[entry]}"')
+        streams[entry] = _GEMMA[raw[entry]]
+    height, width = raw["image_resolution"]
+    if height != width:
+        raise ModelError(f"image_resolution must be square, got {height} x {width}")
+    cameras = [
+        name.removeprefix("observation.images.")
+        for name, feature in raw["input_features"].items()
+        if feature["type"] == "VISUAL"
+    ]
+    default = PRESETS["pi05"]
+    return replace(
+        default,
+        vision=replace(default.vision, image_size=height),
+        backbone=streams["paligemma_variant"],
+        expert=streams["action_expert_variant"],
+        cameras=tuple(cameras),
+        horizon=raw["chunk_size"],
+        action_dim=raw["max_action_dim"],
+        max_prompt=raw["tokenizer_max_length"],
+        denoise_steps=raw["num_inference_steps"],
+        min_period=raw["min_period"],
+        max_period=raw["max_period"],
+        time_rule="exact",
+    )

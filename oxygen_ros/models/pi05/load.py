@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pi0.5 checkpoint folder to a model that the engine can run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oxygen_ros.models.pi05.config import read_config
+from oxygen_ros.models.pi05.model import Pi05
+from oxygen_ros.models.pi05.processor import PlainProcessor
+from oxygen_ros.models.pi05.weights import load_network
+
+
+def load_pi05(
+    folder: Path,
+    raw: dict[str, Any],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    denoise_steps: int | None,
+    adapters: Sequence[Path],
+    should_stop: Callable[[], bool] | None,
+) -> Pi05:
+    """Load weights, processor and text adapters; errors as in `load_model`."""
+    config = read_config(folder, raw)
+    processor = PlainProcessor.load(folder, config, raw)
+    network = load_network(folder, config, device, dtype, should_stop)
+    model = Pi05(network, processor, denoise_steps=denoise_steps)
+    for adapter in adapters:
+        model.load_adapter(adapter)
+    return model

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pi0.5 network as one module: vision tower, backbone, action expert.
+
+Here lives which weights there are; what runs over them is `model` (served) and training.
+Text continues the bidirectional prefix causally; its head is the embedding table.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from oxygen_ros.models.layers import DecoderBlock, RmsNorm
+from oxygen_ros.models.pi05.config import Pi05Config
+from oxygen_ros.models.pi05.expert import ActionExpert
+from oxygen_ros.models.pi05.vision import VisionTower
+
+
+class Network(nn.Module):
+    """All weights of a pi0.5 checkpoint that a computation reads."""
+
+    def __init__(self, config: Pi05Config) -> None:
+        super().__init__()
+        b = config.backbone
+        self.config = config
+        self.vision = VisionTower(config.vision, b.width)
+        self.embedding = nn.Parameter(torch.zeros(config.vocabulary, b.width))
+        self.blocks = nn.ModuleList(
+            DecoderBlock(b.width, b.heads, b.kv_heads, b.head_dim, b.mlp_dim, b.eps) for _ in range(b.depth)
+        )
+        self.norm = RmsNorm(b.width, b.eps)
+        self.expert = ActionExpert(config)
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Embeddings [.., width] of token ids, scaled by sqrt(width) as Gemma does."""
+        return self.embedding[tokens] * math.sqrt(self.config.backbone.width)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [.., vocabulary] of hidden states before the final norm."""
+        return nn.functional.linear(self.norm(hidden), self.embedding)
+
+
+def random_network(config: Pi05Config, seed: int, dtype: torch.dtype = torch.float32) -> Network:
+    """A network of random weights with activations of ordinary size, for benchmarks and demos."""
+    with torch.device("meta"):
+        network = Network(config).to(dtype)
+    network.to_empty(device="cpu")
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in network.named_parameters():
+        with torch.no_grad():
+            if name.endswith(("norm.weight", "norm.scale")):
+                tensor.fill_(1.0)
+            elif tensor.dim() == 1:
+                tensor.zero_()
+            else:
+                tensor.normal_(0.0, tensor.shape[-1] ** -0.5, generator=generator)
+    return network.requires_grad_(False)

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Observations to pi0.5 inputs and actions back, for checkpoints of our own format.
+
+Prompt:  <bos> Task: <instruction>. [Memory: <memory>.] State: <one token per joint> Action:
+
+Here lives resizing, tokenising and quantile normalisation, on the host. Processors of other
+projects' checkpoints will stand beside this one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from tokenizers import Tokenizer
+
+from oxygen_ros.models.errors import ModelError
+from oxygen_ros.models.pi05.config import Pi05Config
+from oxygen_ros.observation import Observation
+
+STATE_BINS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What the network takes in: only what is there, masked cameras left out.
+
+    images:  [cameras, 3, S, S] in -1..1, in the model's camera order
+    tokens:  int64 [prompt tokens]
+    """
+
+    images: torch.Tensor
+    tokens: torch.Tensor
+
+
+class Processor(Protocol):
+    """The host side of a pi0.5 checkpoint."""
+
+    action_joints: tuple[str, ...]
+
+    def process(self, observation: Observation, device: torch.device, dtype: torch.dtype) -> Inputs: ...
+
+    def unprocess(self, actions: NDArray[np.float32], observation: Observation) -> NDArray[np.float64]: ...
+
+    def tokenize(self, text: str) -> list[int]: ...
+
+    def detokenize(self, ids: Sequence[int]) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Normalisation by the 1 % and 99 % quantiles: q01 -> -1, q99 -> 1, no clipping."""
+
+    q01: NDArray[np.float64]
+    q99: NDArray[np.float64]
+
+    @classmethod
+    def read(cls, stats: Mapping[str, Any], name: str, size: int) -> Quantiles:
+        if name not in stats:
+            raise ModelError(f'norm_stats.json has no "{name}" (it has: {", ".join(stats)})')
+        q01, q99 = (np.asarray(stats[name][q], dtype=np.float64) for q in ("q01", "q99"))
+        for quantile, values in (("q01", q01), ("q99", q99)):
+            if values.shape != (size,) or not np.isfinite(values).all():
+                raise ModelError(f"norm_stats.json: {name} {quantile} must be {size} finite numbers")
+        return cls(q01, q99)
+
+    @property
+    def _span(self) -> NDArray[np.float64]:
+        # A joint that never moved has no span; lerobot divides by 1e-8 there.
+        span = self.q99 - self.q01
+        return np.where(span == 0, 1e-8, span)
+
+    def normalize(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return 2 * (x - self.q01) / self._span - 1
+
+    def unnormalize(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return (x + 1) / 2 * self._span + self.q01
+
+
+def bin_state(normalized: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Bins 0..255 of equal width over -1..1; what lies outside goes to the first or last."""
+    edges = np.linspace(-1, 1, STATE_BINS + 1)[:-1]
+    return np.clip(np.digitize(normalized, edges) - 1, 0, STATE_BINS - 1)
+
+
+class PlainProcessor:
+    """The processor of our own checkpoint folders: tokenizer.json, norm_stats.json, config.json."""
+
+    def __init__(
+        self, config: Pi05Config, tokenizer: Tokenizer, raw: Mapping[str, Any], stats: Mapping[str, Any]
+    ):
+        joints = config.joints
+        if not joints:
+            raise ModelError('config.json: "joints" must name the joints of the state')
+        actions = raw.get("actions", {})
+        self.action_joints: tuple[str, ...] = tuple(actions.get("joints", joints))
+        unknown = [name for name in self.action_joints if name not in joints]
+        if unknown:
+            raise ModelError(
+                f'config.json: action joint "{unknown[0]}" is not among the joints {list(joints)}'
+            )
+        delta = set(actions.get("delta", ()))
+        self._config = config
+        self._tokenizer = tokenizer
+        self._state = Quantiles.read(stats, "state", len(joints))
+        self._actions = Quantiles.read(stats, "actions", len(self.action_joints))
+        self._is_delta = np.array([name in delta for name in self.action_joints])
+        self._at = np.array([joints.index(name) for name in self.action_joints])
+        self._bin_base = int(raw.get("state_bin_base", config.vocabulary - STATE_BINS))
+        if self._bin_base + STATE_BINS > config.vocabulary:
+            raise ModelError(
+                f"config.json: state_bin_base {self._bin_base} + {STATE_BINS} exceeds the vocabulary"
+            )
+
+    @classmethod
+    def load(cls, folder: Path, config: Pi05Config, raw: Mapping[str, Any]) -> PlainProcessor:
+        for name in ("tokenizer.json", "norm_stats.json"):
+            if not (folder / name).is_file():
+                raise ModelError(
+                    f"{folder}: {name} is missing; checkpoints of other projects are not read yet"
+                )
+        try:
+            stats = json.loads((folder / "norm_stats.json").read_text())["norm_stats"]
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ModelError(
+                f'{folder}/norm_stats.json must hold {{"norm_stats": {{...}}}}: {error!r}'
+            ) from None
+        try:
+            tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:  # the library raises plain Exception for every kind of bad file
+            raise ModelError(f"{folder}/tokenizer.json cannot be read: {error}") from None
+        return cls(config, tokenizer, raw, stats)
+
+    def process(self, observation: Observation, device: torch.device, dtype: torch.dtype) -> Inputs:
+        size = self._config.vision.image_size
+        unknown = [name for name in observation.images if name not in self._config.cameras]
+        if unknown:
+            raise ValueError(
+                f'camera "{unknown[0]}" is not one of the model\'s: {", ".join(self._config.cameras)}'
+            )
+        present = [name for name in self._config.cameras if name in observation.images]
+        if not present:
+            raise ValueError(f"no camera image; the model looks through {', '.join(self._config.cameras)}")
+        stacked = np.stack([_resize(observation.images[name], size, name) for name in present])
+        images = (torch.from_numpy(stacked).to(device).permute(0, 3, 1, 2).float() / 127.5 - 1).to(dtype)
+        tokens = torch.tensor(self._prompt(observation), dtype=torch.int64, device=device)
+        return Inputs(images, tokens)
+
+    def _prompt(self, observation: Observation) -> list[int]:
+        expected = len(self._config.joints)
+        if observation.joints.shape != (expected,):
+            raise ValueError(f"the state must have {expected} joints, got shape {observation.joints.shape}")
+        if not np.isfinite(observation.joints).all():
+            bad = self._config.joints[int(np.flatnonzero(~np.isfinite(observation.joints))[0])]
+            raise ValueError(f'joint "{bad}" is not finite')
+        bins = bin_state(self._state.normalize(observation.joints)) + self._bin_base
+        state = [*self.tokenize(" State: "), *bins.tolist(), *self.tokenize(" Action: ")]
+        words = [self._config.bos_id, *self.tokenize(f"Task: {observation.instruction}.")]
+        memory = self.tokenize(f" Memory: {observation.memory}") if observation.memory else []
+        room = self._config.max_prompt - len(state)
+        if len(words) > room:
+            raise ValueError(
+                f'the instruction "{observation.instruction[:40]}..." has {len(words)} tokens, '
+                f"the prompt has room for {room}: shorten it"
+            )
+        # The memory gives way: it is the model's own sentence, not something a person said.
+        return [*words, *memory[: room - len(words)], *state]
+
+    def unprocess(self, actions: NDArray[np.float32], observation: Observation) -> NDArray[np.float64]:
+        out = self._actions.unnormalize(actions[:, : len(self._at)].astype(np.float64))
+        now = observation.joints[self._at]
+        result: NDArray[np.float64] = out + np.where(self._is_delta, now, 0.0)
+        return result
+
+    def tokenize(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        words = [i for i in ids if i < self._tokenizer.get_vocab_size()]
+        return str(self._tokenizer.decode(words)).strip()
+
+
+def _resize(image: NDArray[np.uint8], size: int, camera: str) -> NDArray[np.uint8]:
+    """Bilinear with antialias to size x size, padded with black to keep the proportions."""
+    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+        raise ValueError(
+            f'camera "{camera}": an image is uint8 [height, width, 3], got {image.dtype} {image.shape}'
+        )
+    height, width = image.shape[:2]
+    if (height, width) == (size, size):
+        return image
+    ratio = max(width / size, height / size)
+    shape = (max(int(width / ratio), 1), max(int(height / ratio), 1))
+    resized = np.asarray(Image.fromarray(image).resize(shape, Image.Resampling.BILINEAR))
+    out = np.zeros((size, size, 3), dtype=np.uint8)
+    top, left = (size - shape[1]) // 2, (size - shape[0]) // 2
+    out[top : top + shape[1], left : left + shape[0]] = resized
+    return out

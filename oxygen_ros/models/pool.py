@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The static K/V pool: every slot's keys and values in one tensor per layer, and attention over it.
+
+    place:  0 ........ F * frame_stride ............... F * frame_stride + X * suffix_tokens
+            | frame 0 | frame 1 | ...  | suffix 0 | suffix 1 | ...
+    frame:  | prefix tokens (max_prefix) | workspace |
+
+A frame's workspace lets the action expert put its own keys beside the prefix it reads, so that one
+attention call sees both without copying either. Text never reads a workspace.
+
+Here lives memory and attention; who owns which slot is the engine's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from oxygen_ros.models.interface import Capacity, Rows
+
+
+def attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Unmasked attention: q [T, heads, d] over keys and values [kv_heads, L, d] -> [T, heads * d].
+
+    The query heads that share a K/V head are folded into the token axis: one read of the keys.
+    """
+    tokens, heads, dim = q.shape
+    kv_heads = keys.shape[0]
+    folded = q.view(tokens, kv_heads, -1, dim).permute(1, 2, 0, 3).reshape(1, kv_heads, -1, dim)
+    out = F.scaled_dot_product_attention(folded, keys.unsqueeze(0), values.unsqueeze(0))
+    return out.view(kv_heads, heads // kv_heads, tokens, dim).permute(2, 0, 1, 3).reshape(tokens, heads * dim)
+
+
+@dataclass(slots=True)
+class RowView:
+    """What the attention of one `extend` needs in every layer, worked out once.
+
+    place:   [R] place in the pool that each row's own K/V goes to
+    spans:   (first place, prefix tokens, first row, one past the last row) of each frame; host
+    suffix:  [R, longest] places of each row's suffix
+    unseen:  [R, longest] True where a row must not look: after itself
+    mask:    [R, places] True where a row looks, for attention over the whole pool; else None
+    """
+
+    place: torch.Tensor
+    spans: list[tuple[int, int, int, int]]
+    suffix: torch.Tensor
+    unseen: torch.Tensor
+    mask: torch.Tensor | None
+
+
+class KvPool:
+    """Keys and values of all frames and suffixes; made once, never grown."""
+
+    def __init__(
+        self,
+        capacity: Capacity,
+        *,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        max_prefix: int,
+        workspace: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        over_pool: bool,
+    ) -> None:
+        """over_pool: rows attend over the whole pool under a mask (static shapes, one read of each
+        prefix per layer); else frame by frame, which does no work for free slots."""
+        self.frame_stride = max_prefix + workspace
+        self.suffix_tokens = capacity.suffix_tokens
+        self.suffix_base = capacity.frames * self.frame_stride
+        places = self.suffix_base + capacity.suffixes * capacity.suffix_tokens
+        # Zeros, not empty: a masked place still meets its zero weight, and 0 * NaN is NaN.
+        self.keys = torch.zeros(layers, kv_heads, places, head_dim, device=device, dtype=dtype)
+        self.values = torch.zeros_like(self.keys)
+        self.over_pool = over_pool
+        self._lengths = [0] * capacity.frames
+        self._lengths_on_device = torch.zeros(capacity.frames, dtype=torch.int64, device=device)
+        self._column = torch.arange(capacity.suffix_tokens, device=device)
+        self._place = torch.arange(places, device=device)
+
+    def bytes(self) -> int:
+        return 2 * self.keys.numel() * self.keys.element_size()
+
+    def open_frame(self, slot: int, tokens: int) -> slice:
+        """Places of a frame's prefix, about to be written with `tokens` tokens."""
+        self._lengths[slot] = tokens
+        self._lengths_on_device[slot] = tokens
+        base = slot * self.frame_stride
+        return slice(base, base + tokens)
+
+    def frame_places(self, slot: int, workspace: int = 0) -> slice:
+        """Places of a frame's prefix, with the first `workspace` places after it."""
+        base = slot * self.frame_stride
+        return slice(base, base + self._lengths[slot] + workspace)
+
+    def view(self, rows: Rows) -> RowView:
+        """Work out the attention of a step; see RowView."""
+        live = slice(0, rows.count)
+        start = self.suffix_base + rows.suffix_slot[live] * self.suffix_tokens
+        column = self._column[: rows.longest]
+        return RowView(
+            place=start + rows.write_at[live],
+            spans=[
+                (slot * self.frame_stride, self._lengths[slot], first, last)
+                for slot, first, last in rows.frame_spans
+            ],
+            suffix=start[:, None] + column,
+            unseen=column > rows.write_at[live, None],
+            mask=self._mask(rows, start) if self.over_pool else None,
+        )
+
+    def _mask(self, rows: Rows, start: torch.Tensor) -> torch.Tensor:
+        live = slice(0, rows.count)
+        base = rows.frame_slot[live, None] * self.frame_stride
+        length = self._lengths_on_device[rows.frame_slot[live]]
+        in_prefix = (self._place >= base) & (self._place < base + length[:, None])
+        in_suffix = (self._place >= start[:, None]) & (self._place <= (start + rows.write_at[live])[:, None])
+        return in_prefix | in_suffix
+
+    def store(self, layer: int, place: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Write rows' k and v [R, kv_heads, d] to their places."""
+        self.keys[layer].index_copy_(1, place, k.transpose(0, 1))
+        self.values[layer].index_copy_(1, place, v.transpose(0, 1))
+
+    def attend_rows(self, layer: int, q: torch.Tensor, view: RowView) -> torch.Tensor:
+        """Rows q [R, heads, d] over their prefixes and suffixes -> [R, heads * d]."""
+        if view.mask is not None:
+            return self._attend_pool(layer, q, view.mask)
+        return self._attend_frames(layer, q, view)
+
+    def _attend_pool(self, layer: int, q: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        keys, values = self.keys[layer], self.values[layer]
+        count, heads, dim = q.shape
+        kv_heads = keys.shape[0]
+        groups = heads // kv_heads
+        folded = q.view(count, kv_heads, groups, dim).permute(1, 2, 0, 3).reshape(1, kv_heads, -1, dim)
+        out = F.scaled_dot_product_attention(
+            folded, keys.unsqueeze(0), values.unsqueeze(0), attn_mask=mask.repeat(groups, 1)
+        )
+        return out.view(kv_heads, groups, count, dim).permute(2, 0, 1, 3).reshape(count, heads * dim)
+
+    def _attend_frames(self, layer: int, q: torch.Tensor, view: RowView) -> torch.Tensor:
+        keys, values = self.keys[layer], self.values[layer]
+        count, heads, dim = q.shape
+        kv_heads = keys.shape[0]
+        grouped = (q * dim**-0.5).view(count, kv_heads, -1, dim).transpose(0, 1)  # [kv, R, groups, d]
+        suffix_scores = grouped @ keys[:, view.suffix].mT  # [kv, R, groups, longest]
+        suffix_scores = suffix_scores.masked_fill(view.unseen[None, :, None], float("-inf"))
+        out = torch.empty_like(grouped)
+        suffix_weights = torch.empty_like(suffix_scores)
+        for base, length, first, last in view.spans:
+            prefix = slice(base, base + length)
+            shape = (kv_heads, last - first, heads // kv_heads, -1)
+            mine = grouped[:, first:last].flatten(1, 2)
+            scores = (mine @ keys[:, prefix].mT).view(shape)
+            weights = torch.cat((scores, suffix_scores[:, first:last]), dim=-1).softmax(dim=-1)
+            out[:, first:last] = (weights[..., :length].flatten(1, 2) @ values[:, prefix]).view(shape)
+            suffix_weights[:, first:last] = weights[..., length:]
+        out += suffix_weights @ values[:, view.suffix]
+        return out.transpose(0, 1).reshape(count, heads * dim)
