@@ -39,6 +39,8 @@ _PACKED: dict[str, tuple[int, int, tuple[int, int, int]]] = {
 _YUV_422 = {"yuyv": True, "yuv422_yuy2": True, "uyvy": False, "yuv422": False}
 _YUV_420 = {"nv12": True, "nv21": False}
 _BAYER = {f"bayer_{order}{bits}": bits // 8 for order in ("rggb", "bggr", "gbrg", "grbg") for bits in (8, 16)}
+# A compressed file may claim any size before it shows a pixel; no camera here is larger.
+MAX_PIXELS = 64_000_000
 SUPPORTED = (*_PACKED, *_YUV_422, *_YUV_420, *_BAYER)
 
 
@@ -109,6 +111,8 @@ def decode_compressed(format: str, data: Any, topic: str) -> NDArray[np.uint8]:
     payload = _as_bytes(data, topic)
     try:
         with PillowImage.open(io.BytesIO(payload), formats=("JPEG", "PNG")) as file:
+            if file.width * file.height > MAX_PIXELS:
+                raise ValueError(f"{file.width}x{file.height} pixels, more than {MAX_PIXELS}")
             file.load()
             pixels = _pillow_to_rgb(file)
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error,
@@ -202,15 +206,12 @@ def _decode_420(
 ) -> NDArray[np.uint8]:
     """nv12 and nv21: drivers disagree on whether `height` counts the chroma rows; the data's size tells."""
     have = len(_as_bytes(data, topic))
-    rows = height + height // 2
-    if have < step * rows and have >= step * height and height % 3 == 0:
-        rows = height
-    picture_height = rows * 2 // 3
+    counts_chroma = height % 3 == 0 and step * height <= have < step * (height + height // 2)
+    picture_height = height * 2 // 3 if counts_chroma else height
     _require_even(width, "width", encoding, topic)
     _require_even(picture_height, "height", encoding, topic)
-    return semi_planar_420_to_rgb(
-        _view_rows(data, rows, step, width, encoding, topic), u_first=_YUV_420[encoding]
-    )
+    rows = _view_rows(data, picture_height * 3 // 2, step, width, encoding, topic)
+    return semi_planar_420_to_rgb(rows, u_first=_YUV_420[encoding])
 
 
 def _require_even(size: int, name: str, encoding: str, topic: str) -> None:

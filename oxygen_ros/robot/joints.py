@@ -202,7 +202,11 @@ class JointBuffer:
             )
 
     def discard_after(self, stamp_ns: int) -> int:
-        """Forget readings stamped later; returns how many. For stamps that lie in the future."""
+        """Forget readings stamped later; returns how many. For stamps that lie in the future.
+
+        Such a reading may have displaced the joint's history already: the joint is then missing until
+        its next reading, which is the safe side.
+        """
         discarded = 0
         for track in self._tracks.values():
             keep = bisect_right(track.stamps, stamp_ns)

@@ -64,45 +64,51 @@ class Limits:
         self.by_joint = dict(by_joint)
         self.mode = mode
 
-    def apply(self, chunk: Chunk, current: NDArray[np.float64]) -> LimitedChunk:
+    def apply(
+        self, chunk: Chunk, current: NDArray[np.float64], current_ns: int | None = None
+    ) -> LimitedChunk:
         """Check or clamp a chunk.
 
         Positions are held within [lower, upper], and each differs from the one before it by at most
-        velocity * step, the first from `current`. Velocities are held within the speed limit, and such
-        that the position they lead to, summed up from `current`, stays within [lower, upper].
+        velocity * step. Velocities are held within the speed limit, and such that the position they lead
+        to, summed up from `current`, stays within [lower, upper].
 
-        current:  float64 [A], the chunk's joints at its stamp [rad or m]
+        current:     float64 [A], the chunk's joints [rad or m] at `current_ns`
+        current_ns:  when they stood there [ns, ROS clock]; None: at the chunk's stamp. Give the newest
+                     joints and their time when publishing: steps due by then are past and only brought
+                     into range, and the first one left must be reachable in the time left. Else a late
+                     chunk, whose first steps are dropped, would ask for all their motion at once.
 
         Raises LimitViolation in refuse mode; in both modes for values that are not finite, and for a
         joint so far outside its limits that no permitted step leads back. Raises ChunkError when a joint
-        has no limit or `current` has another shape.
+        has no limit, `current` has another shape, or all steps are past.
         """
         lower, upper, speed = self._columns(chunk)
         if current.shape != lower.shape:
             raise ChunkError(f"current positions are {list(current.shape)} for {len(lower)} joints")
         _require_finite(chunk, current)
-        reach = speed * chunk.step
-        self._require_way_back(chunk, current, lower, upper, reach)
+        first, durations = _time_steps(chunk, current_ns)
+        self._require_way_back(chunk, current, lower, upper, speed * durations[first])
         # Velocities are treated as the displacements of one step each, and divided again at the end.
         is_position = chunk.representation == "position"
-        wanted = chunk.values if is_position else chunk.values * chunk.step
-        limited = np.empty_like(wanted)
+        wanted = chunk.values if is_position else chunk.values * durations[:, None]
+        limited = np.clip(wanted, lower, upper) if is_position else wanted.copy()
         counts: dict[str, int] = {}
         previous = current.astype(np.float64)
-        for step, row in enumerate(wanted):
-            target = row if is_position else previous + row
+        for step in range(first, chunk.horizon):
+            reach = speed * durations[step]
+            target = wanted[step] if is_position else previous + wanted[step]
             inside = np.clip(target, lower, upper)
-            allowed = np.clip(inside, previous - reach, previous + reach)
             # The last word is the position's; `_require_way_back` made the two agree up to rounding.
-            allowed = np.clip(allowed, lower, upper)
+            allowed = np.clip(np.clip(inside, previous - reach, previous + reach), lower, upper)
             self._report(chunk, step, "position", target, inside, counts)
-            self._report(chunk, step, "velocity", inside, allowed, counts, previous)
-            limited[step] = allowed if is_position else np.clip(allowed - previous, -reach, reach)
+            self._report(chunk, step, "velocity", inside, allowed, counts, (previous, durations[step]))
+            limited[step] = allowed if is_position else allowed - previous
             previous = allowed
         if not is_position:
             # Values that need no change keep every bit: dividing the displacement again would round them.
             kept = np.abs(limited - wanted) <= ROUNDING
-            limited = np.clip(np.where(kept, chunk.values, limited / chunk.step), -speed, speed)
+            limited = np.clip(np.where(kept, chunk.values, limited / durations[:, None]), -speed, speed)
         same = np.array_equal(limited, chunk.values)
         return LimitedChunk(chunk if same else replace(chunk, values=limited), counts)
 
@@ -129,30 +135,49 @@ class Limits:
         for joint in np.flatnonzero(outside > reach + ROUNDING):
             raise LimitViolation(
                 f"joint {chunk.joint_names[joint]!r} stands at {current[joint]:.6g}, outside its limits "
-                f"[{lower[joint]:.6g}, {upper[joint]:.6g}] by more than one step at full speed "
+                f"[{lower[joint]:.6g}, {upper[joint]:.6g}] by more than the first step at full speed "
                 f"({reach[joint]:.6g}); move it back by hand, or correct the limits"
             )
 
     def _report(
         self, chunk: Chunk, step: int, kind: str, wanted: NDArray[np.float64],
-        allowed: NDArray[np.float64], counts: dict[str, int], previous: NDArray[np.float64] | None = None,
+        allowed: NDArray[np.float64], counts: dict[str, int],
+        came_from: tuple[NDArray[np.float64], float] | None = None,
     ) -> None:
-        """Count the joints whose value was changed, or raise at the first in refuse mode."""
+        """Count the joints whose value was changed, or raise at the first in refuse mode.
+
+        came_from: for speeds, the positions before [A] and the seconds since
+        """
         for joint in np.flatnonzero(np.abs(wanted - allowed) > ROUNDING):
             name = chunk.joint_names[joint]
             if self.mode == "refuse":
                 limit = self.by_joint[name]
-                if previous is None:
+                if came_from is None:
                     words = f"position {wanted[joint]:.6g}, outside [{limit.lower:.6g}, {limit.upper:.6g}]"
                 else:
-                    speed = (wanted[joint] - previous[joint]) / chunk.step
+                    before, seconds = came_from[0][joint], came_from[1]
                     words = (
-                        f"speed {speed:.6g} (position {wanted[joint]:.6g} after {previous[joint]:.6g}), "
-                        f"beyond {limit.velocity:.6g}"
+                        f"speed {(wanted[joint] - before) / seconds:.6g} (position {wanted[joint]:.6g} after "
+                        f"{before:.6g} in {seconds:.4g} s), beyond {limit.velocity:.6g}"
                     )
                 raise LimitViolation(f"joint {name!r}, step {step} of the chunk: {words}")
             key = f"{name}.{kind}"
             counts[key] = counts.get(key, 0) + 1
+
+
+def _time_steps(chunk: Chunk, current_ns: int | None) -> tuple[int, NDArray[np.float64]]:
+    """Index of the first step after `current_ns`, and seconds each step has [H]: that one what is left."""
+    durations = np.full(chunk.horizon, chunk.step)
+    if current_ns is None:
+        return 0, durations
+    first = chunk.first_valid(current_ns)
+    if first >= chunk.horizon:
+        raise ChunkError(
+            f"nothing of the chunk is left: it is {(current_ns - chunk.stamp_ns) / 1e9:.3f} s old and covers "
+            f"{chunk.covers_s:.3f} s"
+        )
+    durations[first] = (chunk.stamp_ns + int(chunk.offsets_ns[first]) - current_ns) / 1e9
+    return first, durations
 
 
 def _require_finite(chunk: Chunk, current: NDArray[np.float64]) -> None:

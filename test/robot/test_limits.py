@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits: nothing that leaves exceeds them, and what was changed is counted."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from oxygen_ros.robot.chunk import Chunk, ChunkError
+from oxygen_ros.robot.limits import JointLimit, Limits, LimitViolation
+
+ARM = {"a": JointLimit(-1.0, 1.0, 2.0), "b": JointLimit(-0.5, 0.5, math.inf)}
+
+
+def make(rows: list, representation: str = "position", step: float = 0.1) -> Chunk:
+    return Chunk(1, step, ("a", "b"), np.array(rows, float), representation)
+
+
+def test_a_chunk_within_the_limits_is_the_same_object() -> None:
+    chunk = make([[0.1, 0.0], [0.2, 0.5], [0.0, -0.5]])
+    for mode in ("clamp", "refuse"):
+        limited = Limits(ARM, mode).apply(chunk, np.zeros(2))
+        assert limited.chunk is chunk
+        assert limited.clamped == {}
+
+
+def test_positions_are_clamped_and_speed_counts_from_where_the_arm_is() -> None:
+    chunk = make([[0.5, 0.7], [0.5, -0.9], [0.5, 0.0], [1.5, 0.0], [1.5, 0.0], [1.5, 0.0]])
+    limited = Limits(ARM, "clamp").apply(chunk, np.array([0.0, 0.0]))
+    np.testing.assert_allclose(
+        limited.chunk.values,
+        [[0.2, 0.5], [0.4, -0.5], [0.5, 0.0], [0.7, 0.0], [0.9, 0.0], [1.0, 0.0]],
+    )
+    assert limited.clamped == {"a.velocity": 4, "a.position": 3, "b.position": 2}
+    assert chunk.values[0, 0] == 0.5  # the model's chunk is left as it was
+
+
+def test_velocities_are_clamped_and_never_lead_out_of_the_range() -> None:
+    chunk = make([[5.0, 1.0], [5.0, 1.0], [1.0, 9.0]], "velocity")
+    limited = Limits(ARM, "clamp").apply(chunk, np.array([0.5, 0.0]))
+    np.testing.assert_allclose(limited.chunk.values, [[2.0, 1.0], [2.0, 1.0], [1.0, 3.0]], atol=1e-9)
+    assert limited.clamped == {"a.velocity": 2, "a.position": 1, "b.position": 1}
+    assert limited.chunk.representation == "velocity"
+
+
+@pytest.mark.parametrize(
+    ("rows", "representation", "words"),
+    [
+        ([[0.1, 0.0], [0.1, 0.6]], "position", r"'b', step 1 .* position 0\.6, outside \[-0\.5, 0\.5\]"),
+        ([[0.1, 0.0], [0.4, 0.0]], "position", r"'a', step 1 .* speed 3 \(.* 0\.4 after 0\.1 in 0\.1 s\)"),
+        ([[0.3, 0.0]], "position", r"'a', step 0 .* speed 3 \(.* after 0 in 0\.1 s\), beyond 2"),
+        ([[-2.5, 0.0]], "velocity", r"'a', step 0 .* speed -2\.5 .* beyond 2"),
+    ],
+)
+def test_refuse_names_joint_step_value_and_limit(rows: list, representation: str, words: str) -> None:
+    with pytest.raises(LimitViolation, match=words):
+        Limits(ARM, "refuse").apply(make(rows, representation), np.zeros(2))
+
+
+@pytest.mark.parametrize("mode", ["clamp", "refuse"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_refused_in_both_modes(mode: str, bad: float) -> None:
+    with pytest.raises(LimitViolation, match=rf"'b', step 1 .* value is {bad}, which is not finite"):
+        Limits(ARM, mode).apply(make([[0.0, 0.0], [0.0, bad]]), np.zeros(2))
+    with pytest.raises(LimitViolation, match="'a': current position"):
+        Limits(ARM, mode).apply(make([[0.0, 0.0]]), np.array([bad, 0.0]))
+
+
+def test_a_joint_outside_its_limits_comes_back_within_a_step_or_is_refused() -> None:
+    limits = Limits(ARM, "clamp")
+    limited = limits.apply(make([[1.1, 0.0]]), np.array([1.15, 0.0]))
+    assert limited.chunk.values[0, 0] == 1.0
+    with pytest.raises(LimitViolation, match=r"'a' stands at 1\.3, outside its limits \[-1, 1\]"):
+        limits.apply(make([[1.1, 0.0]]), np.array([1.3, 0.0]))
+
+
+def test_every_joint_needs_a_limit_and_the_right_shape() -> None:
+    with pytest.raises(ChunkError, match=r"no limits for \['b'\]"):
+        Limits({"a": ARM["a"]}, "clamp").apply(make([[0.0, 0.0]]), np.zeros(2))
+    with pytest.raises(ChunkError, match=r"\[3\] for 2 joints"):
+        Limits(ARM, "clamp").apply(make([[0.0, 0.0]]), np.zeros(3))
+    with pytest.raises(ValueError, match="mode is 'warn'"):
+        Limits(ARM, "warn")
+    for lower, upper, speed in ((1, 0, 1), (math.nan, 0, 1), (0, 1, 0), (0, 1, math.nan)):
+        with pytest.raises(ValueError, match="limit"):
+            JointLimit(lower, upper, speed)
+
+
+def test_a_late_chunk_does_not_ask_for_the_dropped_motion_at_once() -> None:
+    """lerobot PR#4223, #4454: latency skips most of a chunk: a violent jump. The arm rested meanwhile;
+    what is left must be reachable at the speed limit from where it is, in the time that is left."""
+    ramp = make([[0.15 * k, 0.0] for k in range(1, 7)])  # 1.5 rad/s, within the limit of 2
+    rest, now_ns = np.zeros(2), ramp.stamp_ns + 470_000_000
+    assert ramp.first_valid(now_ns) == 4
+    limited = Limits(ARM, "clamp").apply(ramp, rest, now_ns)
+    np.testing.assert_allclose(limited.chunk.values[4:, 0], [2.0 * 0.03, 2.0 * 0.13], atol=1e-12)
+    assert limited.clamped == {"a.velocity": 2}
+    with pytest.raises(LimitViolation, match=r"'a', step 4 .* speed 25 \(.* 0\.75 after 0 in 0\.03 s\)"):
+        Limits(ARM, "refuse").apply(ramp, rest, now_ns)
+    # An arm that moved along meanwhile gets it unchanged.
+    moved = np.array([0.15 * 4.7, 0.0])
+    assert Limits(ARM, "refuse").apply(ramp, moved, now_ns).chunk is ramp
+    assert Limits(ARM, "refuse").apply(ramp, rest, ramp.stamp_ns).chunk is ramp
+    velocities = make([[1.5, 0.0]] * 6, "velocity")
+    assert Limits(ARM, "refuse").apply(velocities, moved, now_ns).clamped == {}
+    with pytest.raises(ChunkError, match=r"it is 0\.600 s old and covers 0\.600 s"):
+        Limits(ARM, "clamp").apply(ramp, rest, ramp.stamp_ns + 600_000_000)
+
+
+value = st.floats(-3, 3, allow_subnormal=False)
+
+
+@given(
+    rows=st.lists(st.tuples(value, value), min_size=1, max_size=12),
+    current=st.tuples(value, value),
+    bounds=st.tuples(st.floats(-2, 0), st.floats(0, 2)),
+    speed=st.one_of(st.floats(0.01, 20), st.just(math.inf)),
+    step=st.floats(0.005, 0.5),
+    representation=st.sampled_from(["position", "velocity"]),
+    late=st.one_of(st.none(), st.floats(-0.5, 0.999)),
+)
+@settings(max_examples=400, deadline=None)
+def test_the_result_never_exceeds_the_limits(
+    rows: list, current: tuple, bounds: tuple, speed: float, step: float, representation: str,
+    late: float | None,
+) -> None:
+    (lower, upper), here = bounds, np.array(current)
+    outside = np.maximum(lower - here, here - upper).max()
+    limits = {name: JointLimit(lower, upper, speed) for name in "ab"}
+    chunk = make(rows, representation, step)
+    current_ns = None if late is None else chunk.stamp_ns + int(late * chunk.covers_s * 1e9)
+    first, seconds = 0, np.full((len(rows), 1), step)
+    if current_ns is not None:
+        first = sum(chunk.stamp_ns + int(due) <= current_ns for due in chunk.offsets_ns)
+        assume(first < len(rows))
+        seconds[first] = (chunk.stamp_ns + int(chunk.offsets_ns[first]) - current_ns) / 1e9
+    reach = speed * seconds[first, 0]
+    assume(not abs(outside - reach) <= 1e-8)
+    if outside > reach:
+        with pytest.raises(LimitViolation, match="stands at"):
+            Limits(limits, "clamp").apply(chunk, here, current_ns)
+        return
+    limited = Limits(limits, "clamp").apply(chunk, here, current_ns)
+    values = limited.chunk.values
+    tight = 1e-7
+    if representation == "position":
+        assert (values >= lower).all()
+        assert (values <= upper).all()
+        steps = np.diff(np.vstack([here, values[first:]]), axis=0)
+        assert (np.abs(steps) <= speed * seconds[first:] + 1e-12).all()
+    else:
+        assert (np.abs(values) <= speed).all()
+        reached = here + np.cumsum((values * seconds)[first:], axis=0)
+        assert (reached >= lower - tight).all()
+        assert (reached <= upper + tight).all()
+    # What was clamped passes without a change.
+    again = Limits(limits, "clamp").apply(limited.chunk, here, current_ns)
+    np.testing.assert_allclose((again.chunk.values * seconds), values * seconds, rtol=0, atol=tight)
+    # Counted exactly when something to execute changed, and refusing agrees on what is wrong.
+    if limited.clamped:
+        assert np.abs((values - chunk.values)[first:]).max() > 0
+        with pytest.raises(LimitViolation):
+            Limits(limits, "refuse").apply(chunk, here, current_ns)
+    else:
+        np.testing.assert_allclose(values[first:], chunk.values[first:], rtol=0, atol=tight)
+        refused = Limits(limits, "refuse").apply(chunk, here, current_ns)
+        np.testing.assert_array_equal(refused.chunk.values, values)
