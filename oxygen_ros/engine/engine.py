@@ -229,10 +229,12 @@ class Engine:
     def _admit(self) -> None:
         for arrival in self._arrivals.in_order():
             while not self._has_room(arrival):
-                if self.when_full == "reject_new" or not self.scheduler.live:
+                # Never one asked in the same tick: the answers, first in the line, would go first.
+                older = [r for r in self.scheduler.live if r.tick_asked < arrival.tick_asked]
+                if self.when_full == "reject_new" or not older:
                     self._refuse(arrival, FinishReason.REJECTED)
                     break
-                self.scheduler.live[0].finish_reason = FinishReason.DROPPED
+                older[0].finish_reason = FinishReason.DROPPED
                 self._retire()
             else:
                 self._start(arrival)
