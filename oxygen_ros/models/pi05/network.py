@@ -43,17 +43,22 @@ class Network(nn.Module):
 
 
 def random_network(config: Pi05Config, seed: int, dtype: torch.dtype = torch.float32) -> Network:
-    """A network of random weights with activations of ordinary size, for benchmarks and demos."""
+    """A network of random weights with activations of ordinary size, for benchmarks and demos.
+
+    The final norm's signs are random: with a tied head and all of them equal, a residual stream
+    that is mostly its own input makes greedy text repeat one token for ever.
+    """
     with torch.device("meta"):
         network = Network(config).to(dtype)
     network.to_empty(device="cpu")
     generator = torch.Generator().manual_seed(seed)
-    for name, tensor in network.named_parameters():
-        with torch.no_grad():
+    with torch.no_grad():
+        for name, tensor in network.named_parameters():
             if name.endswith(("norm.weight", "norm.scale")):
                 tensor.fill_(1.0)
             elif tensor.dim() == 1:
                 tensor.zero_()
             else:
                 tensor.normal_(0.0, tensor.shape[-1] ** -0.5, generator=generator)
+        network.norm.scale.copy_(torch.randint(0, 2, (config.backbone.width,), generator=generator) * 2 - 1)
     return network.requires_grad_(False)

@@ -185,7 +185,8 @@ class PlainProcessor:
 
     def detokenize(self, ids: Sequence[int]) -> str:
         words = [i for i in ids if i < self._tokenizer.get_vocab_size()]
-        return str(self._tokenizer.decode(words)).strip()
+        # Whoever echoes the topic shows this on a terminal: no control characters.
+        return "".join(c for c in self._tokenizer.decode(words) if c.isprintable() or c == "\n").strip()
 
 
 def _resize(image: NDArray[np.uint8], size: int, camera: str) -> NDArray[np.uint8]:

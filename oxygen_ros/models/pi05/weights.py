@@ -192,6 +192,7 @@ def _read(
 def save_network(network: Network, file: Path, dtype: torch.dtype) -> None:
     """Write a network in openpi's key layout, so that one loader reads every checkpoint."""
     save_file(dict(_unfuse(network, dtype)), file)
+    file.chmod(0o644)  # the library writes for the owner alone; a checkpoint is shared
 
 
 def _unfuse(network: Network, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
