@@ -10,6 +10,8 @@ state        what the simulator knows at one instant, as a plain immutable value
 render       an off-screen picture, or an error that says what to install
 world        the simulation: seed, step, state, pictures
 kinematics   joints to gripper pose and back
+motion       from a goal to the next joint targets
+prediction   the state a moment later, without physics
 expert       the scripted policy, a pure function of `state`
 words        what the robot is doing and what it should remember, in a closed grammar
 trajectory   joint trajectories spliced in time, numpy only

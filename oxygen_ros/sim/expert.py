@@ -20,6 +20,7 @@ from oxygen_ros.sim import geometry as g
 from oxygen_ros.sim import words
 from oxygen_ros.sim.kinematics import Pose, Unreachable, forward, gripper_pose, inverse
 from oxygen_ros.sim.motion import SPEED, Goal, approach, roll_for
+from oxygen_ros.sim.prediction import periods_in, predict
 from oxygen_ros.sim.state import Block, State
 from oxygen_ros.sim.task import Task
 from oxygen_ros.sim.words import Phase
@@ -37,6 +38,9 @@ _WIDE: Final = 0.060
 _NOTHING: Final = g.BLOCK - 0.006
 """Fingers closer than this hold nothing [m]."""
 
+_SPOT: Final = 0.068
+"""A free place is at least this far from every block [m]."""
+
 
 @dataclass(frozen=True, slots=True)
 class Intent:
@@ -50,6 +54,20 @@ class Intent:
 def act(state: State, task: Task) -> NDArray[np.float64]:
     """Joint targets [7] for the next control period."""
     return approach(state, decide(state, task).goal)
+
+
+def plan(state: State, task: Task, horizon: int, step: float) -> NDArray[np.float64]:
+    """The next `horizon` joint targets [horizon, 7], `step` seconds apart, the first one `step` from now.
+
+    Rolls `prediction` forward under `act`; `step` must be a multiple of the control period.
+    """
+    periods = periods_in(step)
+    rows = []
+    for _ in range(horizon):
+        for _ in range(periods):
+            state = predict(state, act(state, task))
+        rows.append(state.targets)
+    return np.stack(rows)
 
 
 def narrate(state: State, task: Task) -> str:
@@ -188,7 +206,9 @@ def _choose(state: State, task: Task) -> Block | None:
     """The nearest reachable block of the task's colour outside the box; nearest stays nearest on the way."""
     here = gripper_pose(state.targets)
     outside = [b for b in state.blocks if b.colour == task.colour and not b.in_box and _reachable(b)]
-    return min(outside, key=lambda b: math.hypot(b.position[0] - here.x, b.position[1] - here.y), default=None)
+    return min(
+        outside, key=lambda b: math.hypot(b.position[0] - here.x, b.position[1] - here.y), default=None
+    )
 
 
 def _reachable(block: Block) -> bool:
@@ -204,7 +224,7 @@ def _reachable(block: Block) -> bool:
 
 
 def _grasp_roll(state: State, block: Block) -> float:
-    """joint6 for the better of the two ways to grasp a cube: room for the fingers first, then little turning."""
+    """joint6 for the better of two ways to grasp a cube: first room for the fingers, then little turning."""
     x, y, _ = block.position
     options = []
     for yaw in (block.yaw, block.yaw + math.pi / 2):
@@ -236,5 +256,5 @@ def _free_places(state: State, held: Block) -> Iterator[tuple[float, float]]:
         for dy in np.linspace(-0.090, 0.090, 5).tolist()
     ]
     others = [block.position for block in state.blocks if block is not held and not block.in_box]
-    free = [s for s in spots if all(math.hypot(s[0] - o[0], s[1] - o[1]) > 2 * g.OPEN / 2 for o in others)]
+    free = [s for s in spots if all(math.hypot(s[0] - o[0], s[1] - o[1]) > _SPOT for o in others)]
     yield from free or spots

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from oxygen_ros.sim.geometry import FOREARM, HAND, JOINT_LOWER, JOINT_UPPER, JOINTS, SHOULDER_HEIGHT, UPPER_ARM
+from oxygen_ros.sim.geometry import (
+    FOREARM,
+    HAND,
+    JOINT_LOWER,
+    JOINT_UPPER,
+    JOINTS,
+    SHOULDER_HEIGHT,
+    UPPER_ARM,
+)
 
 
 class Unreachable(ValueError):

@@ -37,7 +37,9 @@ class Camera:
         """
         most = model.vis.global_
         if not (0 < height <= most.offheight and 0 < width <= most.offwidth):
-            raise ValueError(f"picture {height} x {width} px; it must be within {most.offheight} x {most.offwidth}")
+            raise ValueError(
+                f"picture {height} x {width} px; it must be within {most.offheight} x {most.offwidth}"
+            )
         self._model = model
         self._shape = (height, width, 3)
         self._rect = mujoco.MjrRect(0, 0, width, height)

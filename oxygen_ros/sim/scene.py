@@ -26,7 +26,11 @@ HIDDEN_GROUP: Final = 4
 """Geoms of this group are never drawn: blocks that are not in play."""
 SHOWN_GROUP: Final = 0
 
-RGBA: Final = {"red": (0.84, 0.13, 0.11, 1.0), "green": (0.13, 0.58, 0.24, 1.0), "blue": (0.10, 0.32, 0.82, 1.0)}
+RGBA: Final = {
+    "red": (0.84, 0.13, 0.11, 1.0),
+    "green": (0.13, 0.58, 0.24, 1.0),
+    "blue": (0.10, 0.32, 0.82, 1.0),
+}
 
 SMOOTH: Final = {"top": False, "wrist": False, "side": True}
 """Whether a camera's pictures are antialiased: for people yes; for a model it only costs time."""
@@ -62,8 +66,8 @@ def mjcf() -> str:
       <geom type="box" friction="1.6 0.02 0.002" condim="6" mass="0.03" material="dark"/></default>
   </default>
   <worldbody>
-    <light directional="true" pos="0 0 2" dir="-0.35 0.45 -1" diffuse="0.46 0.45 0.42" specular="0.15 0.15 0.15"
-           castshadow="false"/>
+    <light directional="true" pos="0 0 2" dir="-0.35 0.45 -1" diffuse="0.46 0.45 0.42"
+           specular="0.15 0.15 0.15" castshadow="false"/>
     <light directional="true" pos="0 0 2" dir="0.6 -0.5 -0.6" diffuse="0.14 0.15 0.18" specular="0 0 0"
            castshadow="false"/>
 {_camera("top", (0.68, 0.06, 0.76), (0.280, 0.065, 0.03), 38)}
@@ -89,7 +93,8 @@ def mjcf() -> str:
 
 def _assets() -> str:
     return """  <asset>
-    <texture type="skybox" builtin="gradient" rgb1="0.80 0.86 0.92" rgb2="0.42 0.50 0.60" width="64" height="384"/>
+    <texture type="skybox" builtin="gradient" rgb1="0.80 0.86 0.92" rgb2="0.42 0.50 0.60"
+             width="64" height="384"/>
     <texture name="floor" type="2d" builtin="checker" rgb1="0.50 0.54 0.58" rgb2="0.46 0.50 0.54"
              width="128" height="128"/>
     <material name="floor" texture="floor" texrepeat="14 14" specular="0"/>
@@ -104,30 +109,29 @@ def _assets() -> str:
     <material name="roof" rgba="0.97 0.95 0.90 1" specular="0.05"/>
     <material name="curtain" rgba="0.05 0.05 0.06 1" specular="0"/>
     <material name="slit" rgba="0.17 0.17 0.18 1" specular="0"/>
-    <material name="lens" rgba="0.10 0.25 0.32 1" specular="0.8" shininess="0.9"/>
   </asset>"""
 
 
 def _furniture() -> str:
     x, y = g.MAT_CENTRE
     dx, dy = g.MAT_SIZE[0] / 2, g.MAT_SIZE[1] / 2
-    w = 0.002
+    w = 0.004
     lines = "".join(
-        f'    <geom class="visual" type="box" pos="{px} {py} 0.0006" size="{sx} {sy} 0.0006" material="line"/>\n'
+        _plain_box(px, py, 0.0006, sx, sy, 0.0006, "line")
         for px, py, sx, sy in (
-            (x - dx + 2 * w, y, w / 2, dy - 2 * w), (x + dx - 2 * w, y, w / 2, dy - 2 * w),
-            (x, y - dy + 2 * w, dx - 2 * w, w / 2), (x, y + dy - 2 * w, dx - 2 * w, w / 2),
+            (x - dx + w, y, w / 2, dy - w / 2),
+            (x + dx - w, y, w / 2, dy - w / 2),
+            (x, y - dy + w, dx - w / 2, w / 2),
+            (x, y + dy - w, dx - w / 2, w / 2),
         )
     )
     legs = "".join(
-        f'    <geom class="visual" type="box" pos="{px} {py} -0.39" size="0.025 0.025 0.36" material="edge"/>\n'
-        for px in (-0.13, 0.57) for py in (-0.38, 0.38)
+        _plain_box(px, py, -0.39, 0.025, 0.025, 0.36, "edge") for px in (-0.13, 0.57) for py in (-0.38, 0.38)
     )
     return f"""    <geom name="floor" type="plane" pos="0 0 -0.72" size="6 6 0.1" material="floor"/>
     <geom name="desk" type="box" pos="0.22 0 -0.015" size="0.40 0.43 0.015" material="desk"/>
-    <geom class="visual" type="box" pos="0.22 0 -0.036" size="0.385 0.415 0.012" material="edge"/>
-{legs}    <geom class="visual" type="box" pos="{x} {y} 0.0004" size="{dx} {dy} 0.0004" material="mat"/>
-{lines}"""
+{_plain_box(0.22, 0.0, -0.036, 0.385, 0.415, 0.012, "edge")}{legs}
+{_plain_box(x, y, 0.0004, dx, dy, 0.0004, "mat")}{lines}"""
 
 
 def _box() -> str:
@@ -146,13 +150,13 @@ def _box() -> str:
         ("roof", 0.0, -at, height - wall, hole, strip, wall, "roof"),
     ]
     solid = "".join(
-        f'      <geom name="{name}{i}" type="box" pos="{px} {py} {pz}" size="{sx} {sy} {sz}" material="{m}"/>\n'
+        f'<geom name="{name}{i}" type="box" pos="{px} {py} {pz}" size="{sx} {sy} {sz}" material="{m}"/>\n'
         for i, (name, px, py, pz, sx, sy, sz, m) in enumerate(parts)
     )
     depth, rim = height - g.CURTAIN_DEPTH, 0.003
     seen = "".join(
-        f'      <geom class="visual" type="box" pos="{px} {py} {pz}" size="{sx} {sy} {sz}" material="{m}"/>\n'
-        for px, py, pz, sx, sy, sz, m in (
+        _plain_box(*part)
+        for part in (
             (0.0, 0.0, depth, half - 2 * wall, half - 2 * wall, 0.0005, "curtain"),
             (0.0, 0.0, depth + 0.0006, hole, 0.0008, 0.0003, "slit"),
             (0.0, 0.0, depth + 0.0006, 0.0008, hole, 0.0003, "slit"),
@@ -185,8 +189,7 @@ def _arm() -> str:
         return f"""                <body name="finger_{side}" gravcomp="1" childclass="finger">
                   <joint name="finger_{side}" axis="0 {sign} 0"/>
                   <geom name="pad_{side}" pos="0 {sign * t} {finger_z}" size="0.011 {t} {finger_half}"/>
-                  <geom class="visual" type="box" pos="0 {sign * (t + 0.0008)} {tip - 0.013}" size="0.0114 {t} 0.0125"
-                        material="accent"/>
+                  {_plain_box(0.0, sign * (t + 0.0008), tip - 0.013, 0.0114, t, 0.0125, "accent")}
                 </body>"""
 
     return f"""    <body name="base">
@@ -212,10 +215,11 @@ def _arm() -> str:
               <geom type="cylinder" pos="0 0 0.035" size="0.024 0.012" material="shell"/>
               <body name="hand" gravcomp="1">{joint(6, "0 0 1")}
                 <geom type="cylinder" pos="0 0 0.056" size="0.027 0.010" material="dark"/>
-                <geom type="box" pos="0 0 0.078" size="0.022 0.052 0.013" material="shell" contype="1" conaffinity="1"/>
-                <geom class="visual" type="box" pos="0 0 0.0905" size="0.0224 0.0524 0.002" material="dark"/>
-                <geom class="visual" type="box" pos="-0.050 0 0.050" size="0.028 0.010 0.006" material="dark"/>
-                <geom class="visual" type="box" pos="-0.078 0 0.030" size="0.012 0.018 0.012" material="dark"/>
+                <geom type="box" pos="0 0 0.078" size="0.022 0.052 0.013" material="shell"
+                      contype="1" conaffinity="1"/>
+                {_plain_box(0.0, 0.0, 0.0905, 0.0224, 0.0524, 0.002, "dark")}
+                {_plain_box(-0.050, 0.0, 0.050, 0.028, 0.010, 0.006, "dark")}
+                {_plain_box(-0.078, 0.0, 0.030, 0.012, 0.018, 0.012, "dark")}
                 <camera name="wrist" pos="{WRIST_EYE[0]} {WRIST_EYE[1]} {WRIST_EYE[2]}" fovy="74" {axes}/>
 {finger("left", 1)}
 {finger("right", -1)}
@@ -246,8 +250,8 @@ def _actuators() -> str:
     stiffness = (2400, 2400, 1800, 500, 500, 250)
     torque = (120, 120, 90, 40, 40, 20)
     arm = "".join(
-        f'    <position name="joint{i + 1}" joint="joint{i + 1}" kp="{kp}" dampratio="1" forcerange="{-f} {f}"'
-        f' ctrlrange="{g.JOINT_LOWER[i]} {g.JOINT_UPPER[i]}"/>\n'
+        f'    <position name="joint{i + 1}" joint="joint{i + 1}" kp="{kp}" dampratio="1"'
+        f' forcerange="{-f} {f}" ctrlrange="{g.JOINT_LOWER[i]} {g.JOINT_UPPER[i]}"/>\n'
         for i, (kp, f) in enumerate(zip(stiffness, torque, strict=True))
     )
     return arm + (
@@ -256,7 +260,9 @@ def _actuators() -> str:
     )
 
 
-def _camera(name: str, eye: tuple[float, float, float], target: tuple[float, float, float], fovy: float) -> str:
+def _camera(
+    name: str, eye: tuple[float, float, float], target: tuple[float, float, float], fovy: float
+) -> str:
     axes = _camera_axes(np.array(target) - np.array(eye), np.array([0.0, 0.0, 1.0]))
     return f'    <camera name="{name}" pos="{eye[0]} {eye[1]} {eye[2]}" fovy="{fovy}" {axes}/>'
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the simulator knows at one instant, as a plain immutable value. Here lives no behaviour of the robot."""
+"""What the simulator knows at one instant, as a plain immutable value. Here lives no behaviour."""
 
 from __future__ import annotations
 

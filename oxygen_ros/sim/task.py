@@ -24,7 +24,9 @@ class Task:
 
     def __post_init__(self) -> None:
         if self.colour not in COLOURS:
-            raise ValueError(f"task colour {self.colour!r} is unknown; it must be one of {', '.join(COLOURS)}")
+            raise ValueError(
+                f"task colour {self.colour!r} is unknown; it must be one of {', '.join(COLOURS)}"
+            )
         if self.count not in (1, 2):
             raise ValueError(f"task count {self.count!r} is not possible; it must be 1 or 2")
 

@@ -42,9 +42,13 @@ def narration(phase: Phase, colour: str) -> str:
 
 
 def memory(task: Task, inside: int) -> str:
-    """One sentence about the past that the cameras cannot tell, e.g. "one of two red blocks is in the box."."""
+    """One sentence about the past that no camera shows, e.g. "one of two red blocks is in the box."."""
     done = min(inside, task.count)
-    verb = "are" if done == 2 else "is"
+    if done == 0:
+        return f"no {task.colour} block is in the box."
+    if task.count == 1:
+        return f"the {task.colour} block is in the box."
+    verb = "is" if done == 1 else "are"
     return f"{NUMBERS[done]} of {NUMBERS[task.count]} {task.colour} blocks {verb} in the box."
 
 

@@ -65,7 +65,7 @@ class World:
     # --- time -----------------------------------------------------------------------------------
 
     def reset(self, seed: int) -> None:
-        """A new layout from `seed`: three or four blocks of the task's colour, one or two others; arm at rest."""
+        """A new layout: three or four blocks of the task's colour, one or two others; the arm at rest."""
         self.seed = seed
         rng = np.random.default_rng(seed)
         mujoco.mj_resetData(self._model, self._data)
@@ -148,7 +148,8 @@ class World:
     ) -> NDArray[np.uint8]:
         """A picture uint8 [height, width, 3] (RGB, row 0 on top) from "top", "wrist" or "side".
 
-        `smooth` antialiases; None means as `scene.SMOOTH` says for the camera. Raises `render.GraphicsUnavailable`, which names the packages to install.
+        `smooth` antialiases; None means as `scene.SMOOTH` says for the camera.
+        Raises `render.GraphicsUnavailable`, which names the packages to install.
         """
         key = (height, width, SMOOTH.get(camera, False) if smooth is None else smooth)
         if key not in self._cameras:
@@ -182,7 +183,9 @@ class World:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Back to a snapshot; what follows is the same as it was then, bit for bit."""
-        mujoco.mj_setState(self._model, self._data, snapshot.physics, mujoco.mjtState.mjSTATE_INTEGRATION.value)
+        mujoco.mj_setState(
+            self._model, self._data, snapshot.physics, mujoco.mjtState.mjSTATE_INTEGRATION.value
+        )
         self._targets, self._previous = snapshot.targets.copy(), snapshot.previous.copy()
         self._colours = snapshot.colours
         self._paint()
@@ -228,7 +231,11 @@ class World:
         inside = abs(x - g.BOX_CENTRE[0]) < reach and abs(y - g.BOX_CENTRE[1]) < reach
         below = z < g.BOX_HEIGHT - g.BLOCK / 2
         return Block(
-            self._colours[index], (x, y, z), (turn[0], turn[1], turn[2], turn[3]), inside and below and not held, held
+            self._colours[index],
+            (x, y, z),
+            (turn[0], turn[1], turn[2], turn[3]),
+            inside and below and not held,
+            held,
         )
 
 

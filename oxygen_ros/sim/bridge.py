@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ROS node `oxygen_sim`: the simulated robot's topics, in real time. `main` is its executable.
+
+Here lives the only ROS in `sim`. Two threads: the main thread spins the executor, whose callbacks
+only put trajectories into a queue and answer parameter services; the simulation's thread owns the
+world, the trajectory executor, the clockwork and every publisher.
+
+Published (relative names): camera/<name>/image_raw (+ /compressed), joint_states, sim/task, sim/state,
+and /clock with `publish_clock`. Read, with driver `commands`: joint_trajectory. Positions outside a
+joint's range are moved to its end, as the actuators do.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from types import FrameType
+from typing import Final
+
+import rclpy
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
+from rclpy.signals import SignalHandlerOptions
+from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import String
+from trajectory_msgs.msg import JointTrajectory
+
+from oxygen_ros.sim.expert import act, narrate, remember
+from oxygen_ros.sim.geometry import COLOURS, CONTROL_PERIOD, JOINTS
+from oxygen_ros.sim.messages import ImageMessage, compress, joint_state, to_time, trajectory_arrays
+from oxygen_ros.sim.pacing import Pacer, Periodic
+from oxygen_ros.sim.parameters import BadParameter, CameraSettings, Settings, declare
+from oxygen_ros.sim.render import GraphicsUnavailable
+from oxygen_ros.sim.trajectory import TrajectoryExecutor, TrajectoryRefused
+from oxygen_ros.sim.world import World, rest_joints
+
+_BURST: Final = 0.25
+"""Wall seconds of physics caught up with at most after something slow."""
+_STATE_RATE: Final = 2.0
+_REPORT_EVERY: Final = 5.0
+"""Wall seconds between reports that the machine is too slow."""
+_LATCHED: Final = QoSProfile(
+    depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL
+)
+
+
+class SimBridge(Node):
+    """The node. `run` is the body of the simulation's thread; everything else here is called from it,
+    except the constructor and `_receive` (main thread)."""
+
+    def __init__(self) -> None:
+        """Raises BadParameter."""
+        super().__init__("oxygen_sim", automatically_declare_parameters_from_overrides=True)
+        self.settings: Settings = declare(self)
+        self._inbox: deque[JointTrajectory] = deque(maxlen=16)
+        self._joints = self.create_publisher(JointState, "joint_states", 10)
+        self._task = self.create_publisher(String, "sim/task", _LATCHED)
+        self._truth = self.create_publisher(String, "sim/state", 10)
+        self._clock_out = self.create_publisher(Clock, "/clock", 10) if self.settings.publish_clock else None
+        self._cameras = [
+            _CameraOutput(self, name, camera)
+            for name, camera in self.settings.cameras.items()
+            if camera.rate > 0.0
+        ]
+        if self.settings.driver == "commands":
+            self.create_subscription(JointTrajectory, "joint_trajectory", self._receive, 10)
+        self._steps = 0
+        self._episode = 0
+        self._refused = 0
+        self._done_since: float | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        """Simulate and publish until `stop`. Raises GraphicsUnavailable when no picture can be made."""
+        settings = self.settings
+        self._world = World(settings.seed, settings.task)
+        self._follow = TrajectoryExecutor(JOINTS, rest_joints())
+        self._joints_due = Periodic(settings.joint_state_rate)
+        self._truth_due = Periodic(_STATE_RATE)
+        pacer = Pacer(CONTROL_PERIOD, settings.real_time_factor, _BURST)
+        try:
+            for camera in self._cameras:  # makes the graphics contexts before time starts
+                self._world.render(camera.name, settings.image_height, settings.image_width)
+            self._task.publish(String(data=settings.task.instruction))
+            self.get_logger().info(
+                f"simulating: '{settings.task.instruction}', driver {settings.driver}, seed {settings.seed}"
+            )
+            reported, lost = time.monotonic(), 0.0
+            while not stop.is_set():
+                for _ in range(pacer.owed(time.monotonic())):
+                    self._step()
+                self._publish_pictures()
+                now = time.monotonic()
+                if now - reported >= _REPORT_EVERY:
+                    if pacer.lost > lost:
+                        self.get_logger().warning(
+                            f"this machine is too slow: {pacer.lost - lost:.2f} s of the last "
+                            f"{now - reported:.1f} s were lost; lower cameras.<name>.rate or real_time_factor"
+                        )
+                    reported, lost = now, pacer.lost
+                stop.wait(pacer.wait(now))
+        finally:
+            self._world.close()
+
+    # --- main thread ----------------------------------------------------------------------------
+
+    def _receive(self, message: JointTrajectory) -> None:
+        self._inbox.append(message)
+
+    # --- the simulation's thread ----------------------------------------------------------------
+
+    def _now(self) -> int:
+        """Nanoseconds: simulated time with `publish_clock` (it goes on over episodes), else the ROS clock."""
+        if self.settings.publish_clock:
+            return round(self._steps * CONTROL_PERIOD * 1e9)
+        return int(self.get_clock().now().nanoseconds)
+
+    def _step(self) -> None:
+        while self._inbox:
+            self._take(self._inbox.popleft())
+        if self.settings.driver == "expert":
+            targets = act(self._world.state(), self.settings.task)
+        else:
+            targets = self._follow.target(self._now())
+        self._world.step(targets)
+        self._steps += 1
+        elapsed = self._steps * CONTROL_PERIOD
+        if self._clock_out is not None:
+            self._clock_out.publish(Clock(clock=to_time(self._now())))
+        if self._joints_due.due(elapsed):
+            world = self._world
+            self._joints.publish(
+                joint_state(
+                    JOINTS,
+                    world.joint_positions(),
+                    world.joint_velocities(),
+                    world.joint_efforts(),
+                    self._now(),
+                )
+            )
+        if self._truth_due.due(elapsed):
+            self._tell_truth()
+
+    def _take(self, message: JointTrajectory) -> None:
+        try:
+            stamp, times, positions = trajectory_arrays(message)
+            self._follow.accept(message.joint_names, stamp, times, positions, self._now())
+        except TrajectoryRefused as reason:
+            self._refused += 1
+            self.get_logger().warning(
+                f"trajectory refused: {reason} ({self._refused} refused so far)", throttle_duration_sec=1.0
+            )
+
+    def _publish_pictures(self) -> None:
+        """Every camera that is due, all of the same instant: they carry one stamp."""
+        elapsed = self._steps * CONTROL_PERIOD
+        stamp = self._now()
+        for camera in self._cameras:
+            if camera.due.due(elapsed):
+                camera.publish(self._world, stamp)
+
+    def _tell_truth(self) -> None:
+        """Publish what only the simulator knows, and lay out anew when the episode is over."""
+        state, settings = self._world.state(), self.settings
+        inside = {colour: state.count_in_box(colour) for colour in COLOURS}
+        truth = {
+            "episode": self._episode,
+            "seed": self._world.seed,
+            "time": round(state.time, 3),
+            "task": settings.task.instruction,
+            "driver": settings.driver,
+            "blocks_in_box": inside,
+            "narration": narrate(state, settings.task),
+            "memory": remember(state, settings.task),
+            "trajectories_refused": self._refused,
+            "pictures_dropped": {camera.name: camera.due.missed for camera in self._cameras},
+        }
+        self._truth.publish(String(data=json.dumps(truth)))
+        if inside[settings.task.colour] < settings.task.count:
+            self._done_since = None
+        elif self._done_since is None:
+            self._done_since = state.time
+        paused = self._done_since is not None and state.time - self._done_since >= settings.episode_pause
+        late = 0.0 < settings.episode_timeout <= state.time
+        if settings.episodes and (paused or late):
+            self._episode += 1
+            self._done_since = None
+            self._world.reset(self._world.seed + 1)
+            self._follow.hold(rest_joints())
+            self.get_logger().info(f"episode {self._episode}: seed {self._world.seed}")
+
+
+class _CameraOutput:
+    """One camera's publishers and its rate."""
+
+    def __init__(self, node: SimBridge, name: str, camera: CameraSettings) -> None:
+        settings = node.settings
+        self.name = name
+        self.due = Periodic(camera.rate)
+        self._frame = f"camera_{name}_optical_frame"
+        self._size = (settings.image_height, settings.image_width)
+        self._quality = settings.jpeg_quality
+        self._message = ImageMessage(*self._size, self._frame)
+        topic = f"camera/{name}/image_raw"
+        self._raw = node.create_publisher(Image, topic, qos_profile_sensor_data) if camera.raw else None
+        self._jpeg = (
+            node.create_publisher(CompressedImage, f"{topic}/compressed", qos_profile_sensor_data)
+            if camera.compressed
+            else None
+        )
+
+    def publish(self, world: World, stamp_ns: int) -> None:
+        picture = world.render(self.name, *self._size)
+        if self._raw is not None:
+            self._raw.publish(self._message.fill(picture, stamp_ns))
+        if self._jpeg is not None:
+            self._jpeg.publish(compress(picture, stamp_ns, self._frame, self._quality))
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the node until SIGINT or SIGTERM; returns the exit status (1: a parameter or graphics error)."""
+    stop = threading.Event()
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGINT, ask_to_stop)
+    signal.signal(signal.SIGTERM, ask_to_stop)
+    rclpy.init(args=None if args is None else list(args), signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        return _spin(stop)
+    finally:
+        rclpy.try_shutdown()
+
+
+def _spin(stop: threading.Event) -> int:
+    try:
+        node = SimBridge()
+    except BadParameter as error:
+        rclpy.logging.get_logger("oxygen_sim").fatal(str(error))
+        return 1
+    failures: list[Exception] = []
+
+    def simulate() -> None:
+        try:
+            node.run(stop)
+        except Exception as error:  # handed to the main thread, which reports it
+            failures.append(error)
+        finally:
+            stop.set()
+
+    thread = threading.Thread(target=simulate, name="simulation")
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    thread.start()
+    try:
+        while not stop.is_set():
+            executor.spin_once(timeout_sec=0.1)
+    except ExternalShutdownException:
+        stop.set()
+    finally:
+        stop.set()
+        thread.join()
+        executor.shutdown()
+        node.destroy_node()
+    for failure in failures:
+        if not isinstance(failure, GraphicsUnavailable | RuntimeError):
+            raise failure
+        rclpy.logging.get_logger("oxygen_sim").fatal(str(failure))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
