@@ -6,7 +6,7 @@ Here lives the arithmetic of DESIGN rule 6 and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from oxygen_ros.engine.budget import Budget
@@ -37,28 +37,45 @@ def ticks_of_text(max_tokens: int, steps: int) -> int:
 def plan_capacity(
     loads: Iterable[Load], budget: Budget, *, share: bool, batch: bool, draft: int = 0, spare_frames: int = 0
 ) -> Capacity:
-    """Slots for the given loads at worst.
+    """Slots for the given loads at worst, when every tick grants its `budget.steps`.
 
     A text asked every n ticks and alive for a = ceil(N / k) ticks has ceil(a / n) requests under
-    way. With `share` the requests of one tick hold one frame, so frames are bounded by the longest
-    life as well; without, each request holds its own. One frame more is the next observation's.
+    way. With `share` the requests of one tick hold one frame, and nobody holds a frame older than
+    the longest life; without, each request holds its own. One frame more is the next observation's.
+    Without `batch` one text runs at a time, inside its tick.
+
+    Where the prompts of one tick do not fit into one step beside the live texts, a prompt may go
+    through row by row, and its steps count as those of as many tokens more.
     """
     loads = list(loads)
-    requests = frames_by_life = longest = 0
-    for load in loads:
-        # Without `batch` every text ends inside its tick.
-        life = ticks_of_text(load.max_tokens, budget.steps) if batch else 1
-        if load.every_n_ticks > 0:
-            requests += -(-life // load.every_n_ticks)
-            frames_by_life = max(frames_by_life, life)
-        else:
-            requests += load.at_once
-            frames_by_life = max(frames_by_life, load.at_once)
-        longest = max(longest, load.prompt_tokens + load.max_tokens)
-    frames = min(requests, frames_by_life) if share else requests
+    longest = max((load.prompt_tokens + load.max_tokens for load in loads), default=1)
+    if batch:
+        requests, life = _under_way(loads, budget.steps, prompt_by_rows=False)
+        prompt_rows = sum(_count(load, 1) * (load.prompt_tokens - 1) for load in loads)
+        if requests + prompt_rows > budget.rows:
+            requests, life = _under_way(loads, budget.steps, prompt_by_rows=True)
+    else:
+        requests, life = 1, 1
+    frames = min(requests, life) if share else requests
     return Capacity(
         frames=max(frames, 1) + 1 + spare_frames,
         suffixes=max(requests, 1),
         suffix_tokens=max(longest, 1) + draft,
         max_rows=budget.rows,
     )
+
+
+def _under_way(loads: Sequence[Load], steps: int, *, prompt_by_rows: bool) -> tuple[int, int]:
+    """Most requests alive together, and the longest life among them [ticks]."""
+    requests = longest_life = 0
+    for load in loads:
+        more = max(load.prompt_tokens - 1, 0) if prompt_by_rows else 0
+        life = ticks_of_text(load.max_tokens + more, steps)
+        requests += _count(load, life)
+        longest_life = max(longest_life, life)
+    return requests, longest_life
+
+
+def _count(load: Load, life: int) -> int:
+    """Requests of one kind under way when each lives `life` ticks."""
+    return -(-life // load.every_n_ticks) if load.every_n_ticks > 0 else load.at_once
