@@ -260,6 +260,13 @@ def _actuators() -> str:
     )
 
 
+def _plain_box(x: float, y: float, z: float, sx: float, sy: float, sz: float, material: str) -> str:
+    """A box that is seen but not touched: centre and half sizes [m]."""
+    return (
+        f'<geom class="visual" type="box" pos="{x} {y} {z}" size="{sx} {sy} {sz}" material="{material}"/>\n'
+    )
+
+
 def _camera(
     name: str, eye: tuple[float, float, float], target: tuple[float, float, float], fovy: float
 ) -> str:

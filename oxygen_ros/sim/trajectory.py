@@ -47,8 +47,8 @@ class TrajectoryExecutor:
             )
         if not np.isfinite(held).all():
             raise ValueError(f"positions to hold are not finite: {held.tolist()}")
-        self._times = np.zeros(1, np.int64)
-        self._points = held.reshape(1, -1).copy()
+        self._times: NDArray[np.int64] = np.zeros(1, np.int64)
+        self._points: NDArray[np.float64] = held.reshape(1, -1).copy()
 
     def accept(
         self,
