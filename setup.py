@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pip install .`: the ROS-free parts (engine, models, robot, simulator, replay) as an ordinary Python package.
+"""`pip install .`: the ROS-free parts (engine, models, robot, simulator, replay) as a plain Python package.
 
 The ROS package with messages and nodes is built by CMakeLists.txt. Both read the version from package.xml.
 """
@@ -31,10 +31,17 @@ extras["test"] = ["hypothesis>=6.100", "pytest>=7.4"]
 
 # Commands that need no ROS: (name, module). A module that is not there yet makes no command.
 commands = (("oxygen_replay", "oxygen_ros.replay.main"), ("oxygen_bench", "oxygen_ros.bench.main"))
-scripts = [f"{name}={module}:main" for name, module in commands if (ROOT / f"{module.replace('.', '/')}.py").is_file()]
+scripts = [
+    f"{name}={module}:main"
+    for name, module in commands
+    if (ROOT / f"{module.replace('.', '/')}.py").is_file()
+]
 
 shared = [
-    (f"share/oxygen_ros/{folder.relative_to(ROOT)}", [str(path.relative_to(ROOT)) for path in sorted(folder.iterdir()) if path.is_file()])
+    (
+        f"share/oxygen_ros/{folder.relative_to(ROOT)}",
+        [str(path.relative_to(ROOT)) for path in sorted(folder.iterdir()) if path.is_file()],
+    )
     for top in ("config", "resource")
     for folder in [ROOT / top, *sorted((ROOT / top).rglob("*/"))]
     if folder.is_dir()

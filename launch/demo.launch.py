@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the simulated robot and the node, as `oxygen_demo` does: `ros2 launch oxygen_ros demo.launch.py`.
+
+Here lives only which executables run with which parameter files; they are the same files `oxygen_demo` uses.
+"""
+
+from pathlib import Path
+
+from ament_index_python.packages import get_package_share_directory
+from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription, Shutdown
+from launch.launch_description_sources import PythonLaunchDescriptionSource
+from launch.substitutions import LaunchConfiguration
+from launch_ros.actions import Node
+
+from launch import LaunchDescription
+
+
+def generate_launch_description() -> LaunchDescription:
+    share = Path(get_package_share_directory("oxygen_ros"))
+    arguments = [
+        DeclareLaunchArgument(
+            "model",
+            default_value="",
+            description="Folder of the model; empty: the demo model of config/demo.yaml.",
+        ),
+        DeclareLaunchArgument("namespace", default_value="", description="Namespace of both nodes."),
+        DeclareLaunchArgument(
+            "log_level",
+            default_value="info",
+            choices=["debug", "info", "warn", "error", "fatal"],
+            description="Least severity that is logged.",
+        ),
+    ]
+    simulator = Node(
+        package="oxygen_ros",
+        executable="oxygen_sim",
+        name="oxygen_sim",
+        namespace=LaunchConfiguration("namespace"),
+        parameters=[str(share / "config" / "sim.yaml")],
+        arguments=["--ros-args", "--log-level", LaunchConfiguration("log_level")],
+        output="both",
+        emulate_tty=True,
+        on_exit=Shutdown(reason="the simulator ended"),
+    )
+    node = IncludeLaunchDescription(
+        PythonLaunchDescriptionSource(str(share / "launch" / "oxygen.launch.py")),
+        launch_arguments={
+            "model": LaunchConfiguration("model"),
+            "robot": str(share / "config" / "demo.yaml"),
+            "namespace": LaunchConfiguration("namespace"),
+            "log_level": LaunchConfiguration("log_level"),
+        }.items(),
+    )
+    return LaunchDescription([*arguments, simulator, node])

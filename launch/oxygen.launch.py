@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the node `oxygen` for a robot.
+
+    ros2 launch oxygen_ros oxygen.launch.py model:=/models/my_model robot:=my_robot.yaml
+
+Here lives only which executable runs with which parameters. What a parameter means: `ros2 param describe`.
+"""
+
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch.substitutions import LaunchConfiguration
+from launch_ros.actions import Node
+from launch_ros.parameter_descriptions import ParameterFile
+
+from launch import LaunchContext, LaunchDescription
+
+RESPAWN_DELAY = 2.0  # seconds; long enough for a driver to let go of a poisoned context
+
+ARGUMENTS = [
+    DeclareLaunchArgument(
+        "model",
+        default_value="",
+        description="Folder of the model (config and safetensors); empty: `model` of the robot file.",
+    ),
+    DeclareLaunchArgument(
+        "robot",
+        description="Parameter file (YAML) of your robot: cameras, joints, limits, trigger. "
+        "Start from share/oxygen_ros/config.",
+    ),
+    DeclareLaunchArgument(
+        "namespace",
+        default_value="",
+        description="Namespace of the node; its relative topics move with it.",
+    ),
+    DeclareLaunchArgument(
+        "autostart",
+        default_value="",
+        choices=["", "true", "false"],
+        description="Whether the node walks to active by itself; empty: as the robot file says, else true.",
+    ),
+    DeclareLaunchArgument(
+        "use_sim_time",
+        default_value="",
+        choices=["", "true", "false"],
+        description="Whether time comes from /clock (simulator, `ros2 bag play --clock`); "
+        "empty: as the robot file says, else false.",
+    ),
+    DeclareLaunchArgument(
+        "respawn",
+        default_value="true",
+        choices=["true", "false"],
+        description="Whether the node is started again when it ends before the launch does "
+        "(a fault of the GPU ends it on purpose).",
+    ),
+    DeclareLaunchArgument(
+        "log_level",
+        default_value="info",
+        choices=["debug", "info", "warn", "error", "fatal"],
+        description="Least severity that is logged.",
+    ),
+]
+
+
+def start_node(context: LaunchContext) -> list[Node]:
+    """The node; a parameter is overridden only where its argument was given."""
+
+    def value(name: str) -> str:
+        return LaunchConfiguration(name).perform(context)
+
+    overrides: dict[str, str | bool] = {}
+    if value("model"):
+        overrides["model"] = value("model")
+    for name in ("autostart", "use_sim_time"):
+        if value(name):
+            overrides[name] = value(name) == "true"
+    node = Node(
+        package="oxygen_ros",
+        executable="oxygen_node",
+        name="oxygen",
+        namespace=value("namespace"),
+        parameters=[ParameterFile(value("robot")), overrides],
+        arguments=["--ros-args", "--log-level", value("log_level")],
+        respawn=value("respawn") == "true",
+        respawn_delay=RESPAWN_DELAY,
+        output="both",
+        emulate_tty=True,
+    )
+    return [node]
+
+
+def generate_launch_description() -> LaunchDescription:
+    return LaunchDescription([*ARGUMENTS, OpaqueFunction(function=start_node)])
