@@ -52,8 +52,8 @@ class StepCosts:
     """Running estimate of a decode step's seconds per row bucket.
 
     The second largest of the last steps: a single hiccup does not silence the text, a slow phase
-    does. A refused step is never measured, so each refusal eases the estimate a little; else one
-    slow phase would silence the text for ever.
+    does. A refused step is never measured, so each refusal eases what was measured a little; else
+    one slow phase would silence the text for ever.
     """
 
     WINDOW = 16
@@ -65,7 +65,12 @@ class StepCosts:
 
     def record(self, rows: int, seconds: float) -> None:
         bucket = bucket_of(rows)
-        self._seconds.setdefault(bucket, deque(maxlen=self.WINDOW)).append(seconds)
+        window = self._seconds.setdefault(bucket, deque(maxlen=self.WINDOW))
+        # What was measured before the refusals stays eased: a slow phase is waited out once, not
+        # once for every place of the window.
+        eased = [old * self._ease.get(bucket, 1.0) for old in window]
+        window.clear()
+        window.extend([*eased, seconds])
         self._ease[bucket] = 1.0
 
     def refuse(self, rows: int) -> None:
@@ -104,6 +109,7 @@ class Meter:
         self.budget = budget
         self.due = due
         self.used = 0
+        self._cost = 0.0
         self._costs = costs
         self._clock = clock
 
@@ -117,16 +123,21 @@ class Meter:
             return 0
         if self.budget.mode == "fixed":
             return left
-        cost = self._costs.predict(rows)
+        self._cost = self._costs.predict(rows)
         slack -= self.budget.margin
-        if slack < cost:
+        if slack < self._cost:
             self._costs.refuse(rows)
             return 0
-        return left if cost == 0 else min(left, int(slack / cost))
+        return left if self._cost == 0 else min(left, int(slack / self._cost))
 
     def may_go_on(self) -> bool:
-        """Whether the next tick is not yet due."""
-        return self.due is None or self._clock() < self.due
+        """Whether one more step like the last granted one may start now."""
+        if self.due is None:
+            return True
+        slack = self.due - self._clock()
+        if self.budget.mode == "fixed":
+            return slack > 0
+        return slack > 0 and slack - self.budget.margin >= self._cost
 
     def spend(self, steps: int) -> None:
         self.used += steps
