@@ -46,7 +46,7 @@ class Decoder:
     def run(self, plan: StepPlan, most: int, may_go_on: Callable[[], bool]) -> int:
         """Run the plan once, or up to `most` times where it repeats; returns the steps run.
 
-        may_go_on: asked before every repetition; False when the next tick is due.
+        may_go_on: asked before every repetition; False when the budget's time is over.
         """
         self._scheduler.write(plan, self.rows, self._written)
         self.rows.block.copy_(self._staging, non_blocking=True)
@@ -54,7 +54,12 @@ class Decoder:
         if self.repeats and plan.is_repeatable:
             steps = self._repeat(plan, min(most, plan.tokens_left), may_go_on)
         else:
-            self._scheduler.absorb(plan, self._choose(plan, self._model.extend(self.rows)))
+            logits = self._model.extend(self.rows)
+            if self.rows.wanted == 0 and self._running is not None:
+                # Nothing is read back, so nothing would wait: neither the next write to the staging
+                # block for its copy, nor the clock for the step.
+                torch.cuda.current_stream(self._model.device).synchronize()
+            self._scheduler.absorb(plan, self._choose(plan, logits))
             steps = 1
         self._costs.record(plan.rows, (self._clock() - started) / steps)
         return steps
