@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lifecycle node `oxygen`: ROS in, ROS out. Nothing else in the package imports rclpy.
+
+In reading order:
+
+    main.py             the process: signals, executor, exit code
+    oxygen_node.py      the node: what happens in each transition
+    managed.py          transitions that do not block the executor
+    parameters.py       the table of parameters; the manual is made from it
+    declarations.py     the table on a node: overrides, checks, changes at run time
+    settings.py         checked values -> one typed object
+    preparation.py      load, check, size, warm up; runs in a thread of configure
+    warmup.py           full ticks over a made-up observation
+    inputs.py           subscriptions; they only store
+    pace.py             when the next tick is due
+    timekeeper.py       ROS time, sim time and the steady clock, and their jumps
+    worker.py           the one thread that samples, infers and publishes
+    tick.py             one tick: decode, run, publish
+    outputs.py          publishers and messages
+    commands.py         trajectories to the controller, and the hold
+    diagnostics.py      /diagnostics
+    player.py           a small bag player
+"""

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/diagnostics: what is well and what is not, by name and reason.
+
+Here lives the board everyone reports to. Reporting is allowed from any thread (a dict entry is replaced whole);
+publishing is the executor's, once a second and at once when a level changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.node import Node
+
+from oxygen_ros.node import qos
+from oxygen_ros.node.commands import to_time
+
+OK, WARN, ERROR, STALE = (
+    DiagnosticStatus.OK,
+    DiagnosticStatus.WARN,
+    DiagnosticStatus.ERROR,
+    DiagnosticStatus.STALE,
+)
+PARTS = ("inputs", "control", "text", "model")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The state of one part."""
+
+    level: bytes
+    message: str
+    values: Mapping[str, object] = field(default_factory=dict)
+
+
+class Board:
+    """The last report of each part, and the publisher."""
+
+    def __init__(self, node: Node, changed: Callable[[], None]) -> None:
+        """changed: called, in the reporting thread, when the level of a part changed"""
+        self._node = node
+        self._changed = changed
+        self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+        self._reports = dict.fromkeys(PARTS, Report(STALE, "not configured"))
+        self.hardware_id = ""
+
+    def __getitem__(self, part: str) -> Report:
+        return self._reports[part]
+
+    def report(self, part: str, level: bytes, message: str, values: Mapping[str, object] | None = None) -> None:
+        """Replace the report of a part."""
+        before = self._reports[part]
+        self._reports[part] = Report(level, message, values or {})
+        if level == before.level:
+            return
+        self._changed()
+        log = self._node.get_logger()
+        if level == ERROR:
+            log.error(f"{part}: {message}")
+        elif level == WARN:
+            log.warning(f"{part}: {message}")
+        elif before.level in (ERROR, WARN):
+            log.info(f"{part}: {message}")
+
+    def publish(self, extra: Mapping[str, Mapping[str, str]]) -> None:
+        """Publish all parts. extra: part -> what is wrong besides, by key; raises its level to WARN."""
+        message = DiagnosticArray()
+        message.header.stamp = to_time(int(self._node.get_clock().now().nanoseconds))
+        for part, report in self._reports.items():
+            level, words = report.level, report.message
+            values = {str(key): _write(value) for key, value in report.values.items()}
+            troubles = extra.get(part)
+            if troubles:
+                values.update(troubles)
+                words = "; ".join([words, *troubles.values()] if words else troubles.values())
+                level = max(level, WARN) if level != STALE else WARN
+            message.status.append(
+                DiagnosticStatus(
+                    level=level,
+                    name=f"{self._node.get_name()}: {part}",
+                    message=words,
+                    hardware_id=self.hardware_id,
+                    values=[KeyValue(key=key, value=value) for key, value in values.items()],
+                )
+            )
+        self._publisher.publish(message)
+
+
+def _write(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subscriptions: cameras, joints, instruction, question.
+
+Here lives storing and nothing else. Callbacks run in the executor's thread; they put the message into a
+bounded deque (appending and popping are atomic in CPython, so no lock is needed) and return. Decoding,
+sampling and all judgement are the worker's, which takes the messages out with `drain`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import String
+
+from oxygen_ros.node import qos
+from oxygen_ros.node.settings import Camera
+
+# Messages kept between two looks of the worker, which come at least four times a second.
+IMAGES_KEPT = 16
+JOINTS_KEPT = 512
+
+
+def clean_words(text: str, most: int) -> str:
+    """Words as a prompt may hold them: no control characters, no runs of blanks, at most `most` characters."""
+    printable = "".join(letter if letter.isprintable() else " " for letter in text)
+    return " ".join(printable.split())[:most].rstrip()
+
+
+class Inputs:
+    """What came in since the worker last looked."""
+
+    def __init__(self, node: Node, cameras: Sequence[Camera], wake: Callable[[], None]) -> None:
+        """wake: called after each image; must return at once"""
+        self._node = node
+        self._wake = wake
+        # stream -> resolved topic
+        self.topics: dict[str, str] = {}
+        self._images: dict[str, deque[tuple[Any, int]]] = {}
+        self._joints: deque[tuple[JointState, int]] = deque(maxlen=JOINTS_KEPT)
+        # The hold reads these in the executor's thread; the worker never does.
+        self.newest_joints: deque[JointState] = deque(maxlen=JOINTS_KEPT)
+        self._instruction: deque[str] = deque(maxlen=1)
+        self._questions: deque[str] = deque(maxlen=16)
+        # stream -> type and profile we subscribe with
+        self._profiles: dict[str, tuple[str, QoSProfile]] = {}
+        self._subscriptions = [
+            self._subscribe(camera.name, _TYPES[camera.transport], camera.topic, qos.CAMERA,
+                            self._make_store(camera.name))
+            for camera in cameras
+        ] + [
+            self._subscribe("joint_states", JointState, "joint_states", qos.JOINTS, self._store_joints),
+            self._subscribe("instruction", String, "~/instruction", qos.INSTRUCTION, self._store_instruction),
+            self._subscribe("question", String, "~/question", qos.QUESTION, self._store_question),
+        ]  # fmt: skip
+
+    def set_instruction(self, words: str) -> None:
+        """The instruction parameter was set. The executor's."""
+        self._instruction.append(words)
+
+    def drain(self) -> Iterator[tuple[str, Any, int]]:
+        """Take out (stream, message, steady time of receipt [ns]) of all images and joints. The worker's."""
+        for name, kept in (*self._images.items(), ("joint_states", self._joints)):
+            for _ in range(len(kept)):
+                message, received_ns = kept.popleft()
+                yield name, message, received_ns
+
+    def take_instruction(self) -> str | None:
+        """The instruction that came since the last call. The worker's."""
+        return self._instruction.popleft() if self._instruction else None
+
+    def take_questions(self) -> list[str]:
+        """The questions that came since the last call. The worker's."""
+        return [self._questions.popleft() for _ in range(len(self._questions))]
+
+    def clear(self) -> None:
+        """Forget images, joints and questions; an instruction stands until another comes."""
+        for kept in (*self._images.values(), self._joints, self._questions):
+            kept.clear()
+
+    def find_mismatches(self) -> Mapping[str, str]:
+        """stream -> why a publisher on its topic cannot be heard, for those there now. The executor's."""
+        found: dict[str, str] = {}
+        for stream, (type_name, profile) in self._profiles.items():
+            publishers = self._node.get_publishers_info_by_topic(self.topics[stream])
+            complaints = [
+                complaint
+                for publisher in publishers
+                if (complaint := qos.explain_publisher(publisher, type_name, profile))
+            ]
+            if complaints:
+                found[stream] = f"{self.topics[stream]}: {'; '.join(complaints)}"
+        return found
+
+    def destroy(self) -> None:
+        for subscription in self._subscriptions:
+            self._node.destroy_subscription(subscription)
+
+    def _subscribe(
+        self, stream: str, kind: Any, topic: str, profile: QoSProfile, store: Callable[[Any], None]
+    ) -> Any:
+        subscription = self._node.create_subscription(
+            kind,
+            topic,
+            store,
+            profile,
+            # rclpy's own callback logs without the profiles; `find_mismatches` says it with both.
+            event_callbacks=SubscriptionEventCallbacks(incompatible_qos=lambda _: None),
+        )
+        self.topics[stream] = subscription.topic_name
+        self._profiles[stream] = (f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}", profile)
+        return subscription
+
+    def _make_store(self, camera: str) -> Callable[[Any], None]:
+        kept = self._images[camera] = deque(maxlen=IMAGES_KEPT)
+
+        def store(message: Any) -> None:
+            kept.append((message, time.monotonic_ns()))
+            self._wake()
+
+        return store
+
+    def _store_joints(self, message: JointState) -> None:
+        self._joints.append((message, time.monotonic_ns()))
+        self.newest_joints.append(message)
+
+    def _store_instruction(self, message: String) -> None:
+        self._instruction.append(message.data)
+
+    def _store_question(self, message: String) -> None:
+        self._questions.append(message.data)
+
+
+_TYPES = {"raw": Image, "compressed": CompressedImage}

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lifecycle transitions as coroutines: the executor goes on while a transition waits.
+
+Here lives the state machine's handling and nothing of the node's work. rclpy runs transitions inside the
+service's callback: loading would stop the executor for minutes, a request that does not fit the state would
+end the process, and an exception would leave no reason. Here a transition may await a thread, a request that
+does not fit is refused with its reason, and whatever fails is told and survived.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.lifecycle import LifecycleNodeMixin, TransitionCallbackReturn
+from rclpy.node import Node
+from rclpy.task import Future
+
+_NAMES = {
+    Transition.TRANSITION_CONFIGURE: "configure",
+    Transition.TRANSITION_CLEANUP: "cleanup",
+    Transition.TRANSITION_ACTIVATE: "activate",
+    Transition.TRANSITION_DEACTIVATE: "deactivate",
+    Transition.TRANSITION_UNCONFIGURED_SHUTDOWN: "shutdown",
+    Transition.TRANSITION_INACTIVE_SHUTDOWN: "shutdown",
+    Transition.TRANSITION_ACTIVE_SHUTDOWN: "shutdown",
+}
+
+
+class TransitionRefused(RuntimeError):
+    """A transition could not be made; the node stays in (or returns to) the state before. Says why."""
+
+
+class ManagedNode(LifecycleNodeMixin, Node):
+    """A lifecycle node whose transitions are the coroutines `configure`, `activate`, ... of its subclass.
+
+    They raise TransitionRefused for what the user can cure. Everything here runs in the executor's thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        Node.__init__(self, name)
+        # Reentrant: the state is told while a transition is under way.
+        LifecycleNodeMixin.__init__(self, callback_group=ReentrantCallbackGroup())
+        self._service_change_state.callback = self._on_change_state
+        self._is_changing = False
+
+    @property
+    def state(self) -> str:
+        """Label of the current state: unconfigured, configuring, inactive, ..."""
+        return str(self._state_machine.current_state[1])
+
+    async def configure(self) -> None:
+        raise NotImplementedError
+
+    async def activate(self) -> None:
+        raise NotImplementedError
+
+    async def deactivate(self) -> None:
+        raise NotImplementedError
+
+    async def cleanup(self) -> None:
+        raise NotImplementedError
+
+    async def shut_down(self) -> None:
+        raise NotImplementedError
+
+    async def change_state(self, transition_id: int) -> bool:
+        """Make a transition; whether it succeeded. The reason of a failure is logged."""
+        name = _NAMES.get(transition_id, str(transition_id))
+        if self._is_changing:
+            self.get_logger().error(f"{name} refused: the node is {self.state}; wait until that is over")
+            return False
+        try:
+            self._state_machine.trigger_transition_by_id(transition_id, True)
+        except Exception as error:
+            # rclpy's error class is private; any of them means that the state has no such transition.
+            self.get_logger().error(f"{name} refused: there is no such transition from {self.state} ({error})")
+            return False
+        self._is_changing = True
+        try:
+            outcome = await self._run(name)
+            self._state_machine.trigger_transition_by_label(outcome.to_label(), True)
+            if outcome == TransitionCallbackReturn.ERROR:
+                # From errorprocessing; success leads to unconfigured, from where all can be tried again.
+                recovered = await self._run("cleanup")
+                self._state_machine.trigger_transition_by_label(recovered.to_label(), True)
+        finally:
+            self._is_changing = False
+        return bool(outcome == TransitionCallbackReturn.SUCCESS)
+
+    async def _run(self, name: str) -> TransitionCallbackReturn:
+        actions: dict[str, Callable[[], Awaitable[None]]] = {
+            "configure": self.configure,
+            "activate": self.activate,
+            "deactivate": self.deactivate,
+            "cleanup": self.cleanup,
+            "shutdown": self.shut_down,
+        }
+        try:
+            await actions[name]()
+        except TransitionRefused as reason:
+            self.get_logger().error(f"{name} failed: {reason}")
+            return TransitionCallbackReturn.FAILURE
+        except Exception as error:
+            # The last line of defence of the executor; a programming error must not take the node along.
+            self.get_logger().error(f"{name} failed: {type(error).__name__}: {error}")
+            return TransitionCallbackReturn.ERROR
+        return TransitionCallbackReturn.SUCCESS
+
+    async def _on_change_state(
+        self, request: ChangeState.Request, response: ChangeState.Response
+    ) -> ChangeState.Response:
+        transition_id = request.transition.id
+        if request.transition.label:
+            labels = {item[1]: item[0] for item in self._state_machine.available_transitions}
+            if request.transition.label not in labels:
+                self.get_logger().error(
+                    f"no transition '{request.transition.label}' from {self.state}; there are {sorted(labels)}"
+                )
+                response.success = False
+                return response
+            transition_id = labels[request.transition.label]
+        response.success = await self.change_state(transition_id)
+        return response
+
+    def run_in_thread(self, work: Callable[[], Any], name: str) -> Future:
+        """Run blocking work in a thread of its own; await the future for what it returns or raises."""
+        future = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
+            executor = self.executor
+            if executor is not None:
+                executor.wake()
+
+        threading.Thread(target=run, name=name, daemon=True).start()
+        return future
+

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lifecycle node `oxygen`: what happens in each transition.
+
+Here lives the wiring. Everything runs in the executor's thread but what configure hands to a thread of its own
+(loading, warm-up) and what the worker does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from lifecycle_msgs.msg import Transition
+from rclpy.clock import Clock, ClockType
+from std_srvs.srv import SetBool
+
+from oxygen_ros.models import LoadInterrupted, load_model
+from oxygen_ros.node import diagnostics as level
+from oxygen_ros.node.commands import Commands
+from oxygen_ros.node.declarations import Declarations
+from oxygen_ros.node.diagnostics import Board
+from oxygen_ros.node.inputs import Inputs, clean_words
+from oxygen_ros.node.managed import ManagedNode, TransitionRefused
+from oxygen_ros.node.outputs import Outputs
+from oxygen_ros.node.pace import make_pace
+from oxygen_ros.node.parameters import ParameterProblem, rows_of_model
+from oxygen_ros.node.preparation import LoadModel, PreparationError, Prepared, load, prepare
+from oxygen_ros.node.settings import Robot, Settings
+from oxygen_ros.node.tick import Ticker
+from oxygen_ros.node.timekeeper import TimeKeeper
+from oxygen_ros.node.watch import Watch
+from oxygen_ros.node.worker import Worker
+from oxygen_ros.robot.joints import JointBuffer
+from oxygen_ros.robot.sampler import Sampler
+
+# A worker without a sign of life for this long is reported [s].
+SILENT_WORKER = 5.0
+
+
+class OxygenNode(ManagedNode):
+    """One model that acts and talks."""
+
+    def __init__(self, end_process: Callable[[str], None], load: LoadModel = load_model) -> None:
+        """end_process: called from the worker when the device is lost; must return at once
+        load:        makes a Model of a folder, as models.load_model does
+        """
+        super().__init__("oxygen")
+        self._end_process = end_process
+        self._load_model = load
+        self._stop_loading = threading.Event()
+        self._loading_since: float | None = None
+        self._prepared: Prepared | None = None
+        self._robot: Robot | None = None
+        self._inputs: Inputs | None = None
+        self._outputs: Outputs | None = None
+        self._worker: Worker | None = None
+        self._instruction = ""
+        self._publish_soon = self.create_guard_condition(self._publish_diagnostics)
+        self._board = Board(self, self._publish_soon.trigger)
+        self._commands = Commands(self)
+        self._keeper = TimeKeeper(self, self._poke_clock)
+        self._declarations = Declarations(self, self._may_change, self._take_parameter)
+        self._commands.is_enabled = self._declarations.values["command.enabled"]
+        self._hold = self.create_service(SetBool, "~/hold", self._on_hold)
+        # On the steady clock: a simulation that stops must still be reported.
+        self._steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self._timer = self.create_timer(1.0, self._publish_diagnostics, clock=self._steady)
+
+    # -- transitions ---------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Walk to active, when `autostart` says so."""
+        if self._declarations.values["autostart"] and await self.change_state(Transition.TRANSITION_CONFIGURE):
+            await self.change_state(Transition.TRANSITION_ACTIVATE)
+
+    async def configure(self) -> None:
+        self._stop_loading.clear()
+        try:
+            self._declarations.check_all()
+            settings = self._read_settings()
+            self._loading_since = time.monotonic()
+            self._board.hardware_id = settings["model"]
+            self._report_loading()
+            model, seconds = await self.run_in_thread(
+                lambda: load(settings, self._load_model, self._stop_loading.is_set), "oxygen loader"
+            )
+            # The model says which cameras and joints there are; their parameters exist from now on.
+            self._declarations.declare(rows_of_model(model.spec.cameras, model.spec.joints))
+            self._declarations.check_all()
+            settings = self._read_settings()
+            robot = settings.describe_robot(model.spec)
+            self._prepared = await self.run_in_thread(
+                lambda: prepare(settings, model, robot, self._stop_loading.is_set), "oxygen warm-up"
+            )
+        except (ParameterProblem, PreparationError) as error:
+            self._fail_configure(str(error))
+        except LoadInterrupted:
+            self._fail_configure("interrupted while loading")
+        except Exception as error:
+            self._fail_configure(f"{type(error).__name__}: {error}")
+        finally:
+            self._loading_since = None
+        self._robot = robot
+        self._inputs = Inputs(self, robot.subscribed, self._poke)
+        self._outputs = Outputs(self, settings, robot)
+        self._instruction = settings["instruction"]
+        if robot.unlimited:
+            self.get_logger().warning(
+                f"no position limits for {', '.join(robot.unlimited)}: set limits.<joint>.lower and .upper"
+            )
+        self._report_model(seconds)
+        self._report_inactive()
+
+    async def activate(self) -> None:
+        prepared, robot, inputs, outputs = self._prepared, self._robot, self._inputs, self._outputs
+        assert prepared is not None and robot is not None and inputs is not None and outputs is not None
+        settings = prepared.settings
+        max_age_ns = int(settings["max_age"] * 1e9)
+        sampler = Sampler(
+            [camera.name for camera in robot.subscribed],
+            JointBuffer(robot.joints, robot.ranges, history_ns=2 * max_age_ns),
+            max_skew_ns=int(settings["max_skew"] * 1e9),
+            max_age_ns=max_age_ns,
+            optional_cameras=[camera.name for camera in robot.subscribed if camera.optional],
+        )
+        pace = make_pace(settings["trigger"], settings["period"])
+        ticker = Ticker(
+            prepared.make_session(clean_words(self._instruction, 1000)), robot, inputs.topics, sampler, outputs,
+            self._commands, self._keeper, pace,
+        )  # fmt: skip
+        watch = Watch(self._board, inputs.topics, self._keeper, self._commands, self.get_logger().warning)
+        self._worker = Worker(
+            settings, ticker, sampler, inputs, self._keeper, pace, self._board, watch, self._end_process
+        )
+        self._worker.start()
+
+    async def deactivate(self) -> None:
+        worker = self._worker
+        if worker is not None:
+            worker.stop()
+            await self.run_in_thread(worker.join, "oxygen stop")
+            self._instruction = worker.instruction
+        self._worker = None
+        self._report_inactive()
+
+    async def cleanup(self) -> None:
+        await self.deactivate()
+        self._free()
+        for part in level.PARTS:
+            self._board.report(part, level.STALE, "not configured")
+
+    async def shut_down(self) -> None:
+        await self.cleanup()
+
+    def stop(self) -> bool:
+        """End loading and worker now, from outside the executor; whether both ended. For the process's end."""
+        self._stop_loading.set()
+        worker = self._worker
+        if worker is None:
+            return True
+        worker.stop()
+        return worker.join(timeout=5.0)
+
+    # -- parameters ----------------------------------------------------------------------------
+
+    def _may_change(self) -> bool:
+        return self.state == "unconfigured"
+
+    def _take_parameter(self, name: str, value: Any) -> None:
+        if name == "command.enabled":
+            self._commands.is_enabled = value
+        elif name == "instruction" and self._inputs is not None:
+            self._inputs.set_instruction(value)
+
+    def _read_settings(self) -> Settings:
+        return Settings(self._declarations.given())
+
+    # -- callbacks -----------------------------------------------------------------------------
+
+    def _on_hold(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
+        if request.data:
+            joints = self._robot.action_joints if self._robot is not None else ()
+            newest = self._inputs.newest_joints if self._inputs is not None else ()
+            step = self._prepared.engine.model.spec.step if self._prepared is not None else 0.1
+            response.message = self._commands.hold(joints, newest, self._keeper.now_ns(), step)
+        else:
+            response.message = self._commands.release()
+        response.success = True
+        self.get_logger().warning(f"~/hold: {response.message}")
+        return response
+
+    def _poke(self) -> None:
+        worker = self._worker
+        if worker is not None:
+            worker.poke()
+
+    def _poke_clock(self) -> None:
+        worker = self._worker
+        if worker is not None:
+            worker.poke_clock()
+
+    # -- reports -------------------------------------------------------------------------------
+
+    def _publish_diagnostics(self) -> None:
+        extra: dict[str, dict[str, str]] = {}
+        if self._inputs is not None and self._outputs is not None:
+            mismatches = {f"QoS of {stream}": words for stream, words in self._inputs.find_mismatches().items()}
+            extra["inputs"] = mismatches
+            extra["control"] = {
+                f"QoS of {topic}": f"{topic}: {words}" for topic, words in self._outputs.find_mismatches().items()
+            }
+        worker = self._worker
+        if worker is not None and (silent := time.monotonic() - worker.last_sign) > SILENT_WORKER:
+            self._board.report("control", level.ERROR, f"the worker has given no sign for {silent:.0f} s")
+        if self._loading_since is not None:
+            self._report_loading()
+        self._board.publish(extra)
+
+    def _report_loading(self) -> None:
+        seconds = time.monotonic() - (self._loading_since or time.monotonic())
+        self._board.report("model", level.WARN, f"loading, {seconds:.0f} s so far")
+
+    def _report_model(self, seconds: float) -> None:
+        assert self._prepared is not None
+        engine, latency = self._prepared.engine, self._prepared.latency
+        spec, capacity = engine.model.spec, engine.model.capacity
+        values: dict[str, object] = {
+            "family": spec.family,
+            "device": engine.model.device,
+            "mode": engine.mode,
+            "loaded in [s]": seconds,
+            "latency of a chunk, p99 in warm-up [s]": latency.chunk,
+            "longest decode step [s]": latency.decode_step,
+            "chunk": f"{spec.horizon} x {spec.step:g} s",
+            "frame slots": capacity.frames,
+            "suffix slots": capacity.suffixes,
+            "pools [MiB]": engine.model.pool_bytes() / 2**20,
+        }
+        words = f"{spec.family} on {engine.model.device}, {latency.chunk * 1e3:.0f} ms a chunk"
+        self._board.report("model", level.OK, words, values)
+        self.get_logger().info(f"configured: {words}")
+
+    def _report_inactive(self) -> None:
+        for part in ("inputs", "control", "text"):
+            self._board.report(part, level.STALE, "inactive")
+
+    def _fail_configure(self, reason: str) -> None:
+        self._free()
+        self._board.report("model", level.ERROR, f"configure failed: {reason}")
+        raise TransitionRefused(reason)
+
+    def _free(self) -> None:
+        if self._inputs is not None:
+            self._inputs.destroy()
+        if self._outputs is not None:
+            self._outputs.destroy()
+        self._inputs = self._outputs = self._prepared = self._robot = None

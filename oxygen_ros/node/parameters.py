@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of the node's parameters, and the check of one value against it.
+
+Here lives the manual: `ros2 param describe` and the README's table are made from these rows. How rows
+become parameters of a node is declarations.py; what the values mean together is settings.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+KINDS = ("memory", "narration", "subtask", "answer")
+
+
+class ParameterProblem(ValueError):
+    """A parameter that is wrong, missing or unknown; names it, its value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One parameter.
+
+    name:      `<camera>` and `<joint>` stand for the model's camera and joint names
+    type:      "bool" | "int" | "double" | "string" | "strings"
+    low, high: bounds included, of numbers
+    choices:   the allowed strings; () for any
+    live:      may be changed while the node runs; all others are read at configure
+    read_only: read once, when the node is made
+    """
+
+    name: str
+    type: str
+    default: Any
+    description: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    live: bool = False
+    read_only: bool = False
+    required: bool = False
+
+    @property
+    def allowed(self) -> str:
+        """What values are allowed, in words."""
+        kind = {"int": "an integer", "double": "a number", "bool": "true or false"}.get(self.type)
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if kind is None:
+            return "a list of strings" if self.type == "strings" else "a string"
+        if self.low is not None and self.high is not None:
+            return f"{kind} in {self.low:g} .. {self.high:g}"
+        return f"{kind} of {self.low:g} or more" if self.low is not None else kind
+
+    def check(self, value: Any) -> Any:
+        """The value in this row's type; an exact integer is accepted for a double.
+
+        Raises ParameterProblem for another type, a value out of range or not among the choices.
+        """
+        checked = self._convert(value)
+        if checked is None:
+            raise self.problem(value, f" ({_name_type(value)})")
+        if self.type in ("int", "double"):
+            beyond = (self.low is not None and checked < self.low) or (
+                self.high is not None and checked > self.high
+            )
+            if beyond or math.isnan(checked):
+                raise self.problem(value)
+        if self.choices and checked not in self.choices:
+            raise self.problem(value)
+        return checked
+
+    def problem(self, value: Any, note: str = "") -> ParameterProblem:
+        return ParameterProblem(f"parameter '{self.name}' is {value!r}{note}; it must be {self.allowed}")
+
+    def _convert(self, value: Any) -> Any:
+        if self.type == "double" and type(value) is int and int(float(value)) == value:
+            return float(value)
+        if self.type == "strings":
+            # An empty YAML list arrives without a type.
+            items = [] if value is None else value
+            is_list = isinstance(items, list | tuple) and all(isinstance(item, str) for item in items)
+            return list(items) if is_list else None
+        expected = {"bool": bool, "int": int, "double": float, "string": str}[self.type]
+        return value if type(value) is expected else None
+
+
+def _name_type(value: Any) -> str:
+    names = {bool: "a bool", int: "an integer", float: "a number", str: "a string", type(None): "no value"}
+    return names.get(type(value), "a list")
+
+
+_GENERAL = (
+    Row("model", "string", "", "Folder of the model: config and safetensors. Read locally only.", required=True),
+    Row("autostart", "bool", True, "Walk to active by itself at start.", read_only=True),
+    Row("device", "string", "cpu", 'Torch device the model runs on, such as "cpu" or "cuda:0".'),
+    Row("dtype", "string", "float32", "Number format of the weights and caches.",
+        choices=("float32", "bfloat16", "float16")),
+    Row("denoise_steps", "int", 0, "Euler steps of one chunk; 0: what the model was made with.", 0, 1000),
+    Row("adapters", "strings", [], "Folders of text adapters (LoRA) to load; named by their folder."),
+    Row("torch_threads", "int", 1, "CPU threads of torch. More than free cores is slower, by far.", 1, 256),
+    Row("seed", "int", 0, "With the observation's stamp the whole source of chance.", 0, 2**31 - 1),
+    Row("mode", "string", "oxygen", "How text shares work: all but `oxygen` are baselines for comparison.",
+        choices=("isolated", "shared", "batched", "oxygen")),
+    Row("when_full", "string", "reject_new", "What gives way when no slot is left for a text.",
+        choices=("reject_new", "drop_oldest")),
+    Row("draft_tokens", "int", 0, "Longest draft checked in one decode step; 0: no speculation.", 0, 63),
+    Row("debug", "bool", False, "Check the engine's slot accounting whenever no text is under way."),
+    Row("warmup_ticks", "int", 6, "Full ticks run in configure before latency is judged.", 2, 1000),
+    # When a tick comes.
+    Row("trigger", "string", "period", "What starts a tick: a period; each new set of images; or the end "
+        "of the chunk being executed.", choices=("period", "images", "chunk_end")),
+    Row("period", "double", 0.1, "Seconds between ticks (trigger `period`); the expected time between image "
+        "sets (trigger `images`); the retry time (trigger `chunk_end`). Sim time under use_sim_time.",
+        0.001, 60.0),
+    # What a tick sees.
+    Row("instruction", "string", "", "What the robot is told to do; ~/instruction replaces it.", live=True),
+    Row("max_skew", "double", 0.03, "Largest time between the images of one observation [s].", 0.0, 10.0),
+    Row("max_age", "double", 0.3, "Oldest image or joint reading that is acted on [s].", 0.001, 60.0),
+    Row("joints.range_margin", "double", 0.1, "How far beyond its limits a joint may read before the reading "
+        "counts as failed [rad or m].", 0.0, 10.0),
+    # Text.
+    Row("budget.mode", "string", "fixed", "fixed: at most budget.steps decode steps a tick. deadline: besides, "
+        "only steps predicted to end before the next tick.", choices=("fixed", "deadline")),
+    Row("budget.steps", "int", 4, "Most decode steps of one tick.", 0, 1024),
+    Row("budget.max_rows", "int", 64, "Most rows (tokens) of one decode step.", 1, 64),
+    Row("budget.margin", "double", 0.005, "Seconds kept free before the next tick (mode deadline).", 0.0, 10.0),
+    Row("memory.lag_ticks", "int", 0, "Ticks from asking a memory to the prompt that holds it; "
+        "0: ceil(max tokens / steps) + 1.", 0, 10000),
+    Row("question_max_chars", "int", 200, "A question is cut to this many characters.", 1, 10000),
+    # What leaves.
+    Row("chunk_deadline", "double", 0.0, "Deadline offered on ~/action_chunk [s]; 0: two periods.", 0.0, 600.0),
+    Row("command.enabled", "bool", False, "Publish ~/joint_trajectory for a controller.", live=True),
+    Row("limits.mode", "string", "clamp", "What happens to a chunk beyond the limits.",
+        choices=("clamp", "refuse")),
+    Row("markers.frame", "string", "world", "Frame of the text marker in RViz."),
+    Row("markers.height", "double", 0.6, "Height of the text marker above its frame [m].", -100.0, 100.0),
+    Row("markers.size", "double", 0.05, "Letter height of the text marker [m].", 0.001, 10.0),
+)  # fmt: skip
+
+_TEXT = (
+    Row("enabled", "bool", False, "Ask for this kind of text."),
+    Row("every_n_ticks", "int", 10, "Ask every so many ticks.", 1, 100000),
+    Row("at_once", "int", 4, "Answers that may be under way together.", 1, 64),
+    Row("prompt", "string", "", "Prompt put after the observation; in an answer's, {question} stands for "
+        "the question."),
+    Row("max_tokens", "int", 30, "Token limit of one text.", 1, 4096),
+    Row("max_age", "int", 100, "Ticks after which an unfinished text expires; 0: never.", 0, 100000),
+    Row("stop", "strings", [], "Texts that end the generation."),
+    Row("temperature", "double", 0.0, "0 is greedy; else sampling.", 0.0, 100.0),
+    Row("top_p", "double", 1.0, "Smallest set of tokens of this probability is sampled from.", 1e-6, 1.0),
+    Row("adapter", "string", "", "Text adapter used; empty: none."),
+)  # fmt: skip
+
+_PROMPTS = {
+    "memory": "Memory: ",
+    "narration": "Narration: ",
+    "subtask": "Subtask: ",
+    "answer": "Question: {question} Answer: ",
+}
+
+
+def _text_rows() -> Iterable[Row]:
+    for kind in KINDS:
+        for row in _TEXT:
+            if row.name == ("every_n_ticks" if kind == "answer" else "at_once"):
+                continue
+            row = replace(row, name=f"text.{kind}.{row.name}")
+            if row.name.endswith(".prompt"):
+                row = replace(row, default=_PROMPTS[kind])
+            elif row.name.endswith(".enabled") and kind != "subtask":
+                row = replace(row, default=True)
+            yield row
+
+
+CAMERA = (
+    Row("cameras.<camera>.topic", "string", "", "Image topic of this camera; empty only when optional."),
+    Row("cameras.<camera>.transport", "string", "raw", "What the topic carries: Image or CompressedImage.",
+        choices=("raw", "compressed")),
+    Row("cameras.<camera>.optional", "bool", False, "Act without this camera where it gives no image."),
+)  # fmt: skip
+JOINT = (
+    Row("joints.<joint>.name", "string", "", "The robot's name of this joint of the model; empty: the same."),
+    Row("limits.<joint>.lower", "double", -math.inf, "Lowest position commanded [rad or m]."),
+    Row("limits.<joint>.upper", "double", math.inf, "Highest position commanded [rad or m]."),
+    Row("limits.<joint>.velocity", "double", math.inf, "Highest speed commanded [rad/s or m/s].", 0.0, math.inf),
+)
+
+FIXED: dict[str, Row] = {row.name: row for row in (*_GENERAL, *_text_rows())}
+
+
+def find_row(name: str) -> Row | None:
+    """The row of a parameter's name, with its camera or joint filled in; None when there is none."""
+    if name in FIXED:
+        return FIXED[name]
+    for row in (*CAMERA, *JOINT):
+        head, tail = row.name.split("<")[0], row.name.split(">")[1]
+        if name.startswith(head) and name.endswith(tail) and len(name) > len(head) + len(tail):
+            return replace(row, name=name)
+    return None
+
+
+def rows_of_model(cameras: Iterable[str], joints: Iterable[str]) -> list[Row]:
+    """The rows a model adds: one set for each of its cameras and joints."""
+    rows = [replace(row, name=row.name.replace("<camera>", name)) for name in cameras for row in CAMERA]
+    return rows + [replace(row, name=row.name.replace("<joint>", name)) for name in joints for row in JOINT]
+
+
+def explain_unknown(name: str) -> str:
+    """What is said of a parameter that no row knows."""
+    near = difflib.get_close_matches(name, [*FIXED, *(row.name for row in (*CAMERA, *JOINT))], n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else "; `ros2 param list` shows those there are"
+    return f"parameter '{name}' is unknown{hint}"
+
+
+def describe_table() -> str:
+    """The table in Markdown, for the manual."""
+    lines = ["| parameter | type | default | allowed | what it does |", "|---|---|---|---|---|"]
+    for row in (*FIXED.values(), *CAMERA, *JOINT):
+        lines.append(f"| `{row.name}` | {row.type} | `{row.default}` | {row.allowed} | {row.description} |")
+    return "\n".join(lines)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What configure does in a thread: load the model, size the pools, warm up, judge the timing.
+
+Here lives no rclpy. Whatever the user can cure is a PreparationError whose text names it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from oxygen_ros.engine import MODES, Engine, Load, Session, plan_capacity
+from oxygen_ros.engine.counters import Counters
+from oxygen_ros.models import LoadInterrupted
+from oxygen_ros.models.interface import Model
+from oxygen_ros.node.parameters import ParameterProblem
+from oxygen_ros.node.settings import Robot, Settings
+from oxygen_ros.node.warmup import Latency, make_observation, warm_up
+from oxygen_ros.robot.chunk import ChunkError, check_timing
+
+LoadModel = Callable[..., Model]
+
+
+class PreparationError(RuntimeError):
+    """Configure cannot succeed as things are; the text says what is wrong and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An engine ready to tick."""
+
+    engine: Engine
+    settings: Settings
+    latency: Latency
+
+    def make_session(self, instruction: str) -> Session:
+        """A run from tick 1 on, with what the engine learned about its speed."""
+        self.engine.counters = Counters()
+        settings = self.settings
+        return Session(
+            self.engine,
+            settings.recurring,
+            settings.budget,
+            instruction=instruction,
+            answer=settings.tasks.get("answer"),
+            answer_template=settings["text.answer.prompt"],
+            memory_lag=settings.memory_lag,
+        )
+
+
+def load(settings: Settings, load_model: LoadModel, should_stop: Callable[[], bool]) -> tuple[Model, float]:
+    """The model and the seconds it took. Raises PreparationError, or LoadInterrupted."""
+    check_device(settings["device"])
+    torch.set_num_threads(settings["torch_threads"])
+    # Libraries that models pull in must not write into the robot's log line by line.
+    handlers = list(logging.root.handlers)
+    started = time.monotonic()
+    try:
+        model = load_model(
+            settings["model"],
+            device=settings["device"],
+            dtype=settings["dtype"],
+            denoise_steps=settings["denoise_steps"] or None,
+            adapters=settings["adapters"],
+            should_stop=should_stop,
+        )
+    except LoadInterrupted:
+        raise
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
+        raise PreparationError(f"model {settings['model']!r}: {error}") from error
+    finally:
+        logging.root.handlers[:] = handlers
+    return model, time.monotonic() - started
+
+
+def prepare(settings: Settings, model: Model, robot: Robot, should_stop: Callable[[], bool]) -> Prepared:
+    """Pools, warm-up and the check of the timing. Raises PreparationError, or LoadInterrupted."""
+    torch.set_num_threads(settings["torch_threads"])
+    share, batch = MODES[settings["mode"]]
+    try:
+        engine = Engine(
+            model,
+            plan_capacity(
+                _estimate_loads(settings, model), settings.budget, share=share, batch=batch,
+                draft=settings["draft_tokens"],
+            ),
+            share=share,
+            batch=batch,
+            when_full=settings["when_full"],
+            draft=settings["draft_tokens"],
+            seed=settings["seed"],
+        )  # fmt: skip
+        observation = make_observation(
+            model.spec,
+            [camera.name for camera in robot.subscribed],
+            dict(zip(model.spec.joints, (robot.ranges.get(name, (0.0, 0.0)) for name in robot.joints), strict=True)),
+            settings["instruction"],
+        )
+        latency = warm_up(
+            engine, observation, list(settings.tasks.values()), settings.budget, settings["warmup_ticks"],
+            should_stop,
+        )  # fmt: skip
+    except (ValueError, RuntimeError) as error:
+        raise PreparationError(f"warm-up failed: {error}") from error
+    spec = model.spec
+    try:
+        # By `chunk_end` a tick comes when the chunk has run out; the arm waits, as that trigger says.
+        period = settings["period"] if settings["trigger"] != "chunk_end" else spec.step
+        check_timing(period, latency.total, spec.horizon, spec.step)
+    except ChunkError as error:
+        raise PreparationError(f"parameter 'period': {error}") from error
+    return Prepared(engine, settings, latency)
+
+
+def check_device(name: str) -> None:
+    """Raise ParameterProblem unless this torch can compute on the device."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ParameterProblem(f"parameter 'device' is {name!r}; it must be a torch device: {error}") from error
+    if device.type != "cuda":
+        return
+    if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
+        raise ParameterProblem(
+            f"parameter 'device' is {name!r}, but torch {torch.__version__} sees "
+            f"{torch.cuda.device_count()} CUDA devices; check the driver and that torch was built with CUDA"
+        )
+    major, minor = torch.cuda.get_device_capability(device)
+    built = torch.cuda.get_arch_list()
+    if not any(_runs_on(arch, major, minor) for arch in built):
+        raise ParameterProblem(
+            f"torch {torch.__version__} was built for {', '.join(built)}, but {name} "
+            f"({torch.cuda.get_device_name(device)}) is sm_{major}{minor}; install a torch build for it"
+        )
+
+
+def _runs_on(arch: str, major: int, minor: int) -> bool:
+    """Whether code built for `arch` runs on a device: binaries within a major version, PTX on newer ones."""
+    kind, _, digits = arch.rstrip("af").partition("_")
+    if not digits.isdigit():
+        return False
+    built = divmod(int(digits), 10)
+    if kind == "compute":
+        return built <= (major, minor)
+    return built[0] == major and built[1] <= minor
+
+
+def _estimate_loads(settings: Settings, model: Model) -> list[Load]:
+    loads = []
+    for kind, task in settings.tasks.items():
+        prompt: Any = task.prompt
+        if kind == "answer":
+            # Room for the longest question; a token is hardly ever shorter than a letter.
+            words = settings["question_max_chars"]
+            tokens = len(model.tokenize(prompt.replace("{question}", ""))) + words
+            loads.append(Load(task.max_tokens, tokens, 0, settings["text.answer.at_once"]))
+        else:
+            every = settings[f"text.{kind}.every_n_ticks"]
+            loads.append(Load(task.max_tokens, len(model.tokenize(prompt)), every))
+    return loads

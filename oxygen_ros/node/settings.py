@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checked parameter values as one typed object, and what they must have in common with a model.
+
+Here lives no rclpy and no default: those are in the table of parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from oxygen_ros.engine import Budget, Recurring, TextTask, ticks_of_text
+from oxygen_ros.models.interface import ModelSpec
+from oxygen_ros.node.parameters import KINDS, ParameterProblem
+from oxygen_ros.robot.limits import JointLimit, Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Camera:
+    """One camera stream. name: as the model names it; topic: "" when the robot does not have it."""
+
+    name: str
+    topic: str
+    transport: str
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Robot:
+    """The robot's side of a model's cameras and joints.
+
+    joints:         the robot's names [J], in the order of the model's state
+    action_joints:  the robot's names [A], in the order of the model's actions
+    ranges:         joint -> believable positions [rad or m], for joints that have limits
+    limits:         what may be commanded
+    unlimited:      action joints without position limits
+    """
+
+    cameras: tuple[Camera, ...]
+    joints: tuple[str, ...]
+    action_joints: tuple[str, ...]
+    ranges: Mapping[str, tuple[float, float]]
+    limits: Limits
+    unlimited: tuple[str, ...]
+
+    @property
+    def subscribed(self) -> tuple[Camera, ...]:
+        return tuple(camera for camera in self.cameras if camera.topic)
+
+
+class Settings:
+    """Values by parameter name, and what is made of them."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        """values: checked by parameters.Row.check. Raises ParameterProblem where they clash."""
+        self._values = dict(values)
+        self.budget = Budget(
+            steps=self["budget.steps"],
+            rows=self["budget.max_rows"],
+            mode=self["budget.mode"],
+            margin=self["budget.margin"],
+        )
+        self.tasks = {kind: self._make_task(kind) for kind in KINDS if self[f"text.{kind}.enabled"]}
+        self.recurring = [
+            Recurring(task, self[f"text.{kind}.every_n_ticks"])
+            for kind, task in self.tasks.items()
+            if kind != "answer"
+        ]
+        answer = self.tasks.get("answer")
+        if answer is not None and "{question}" not in answer.prompt:
+            raise ParameterProblem(
+                f"parameter 'text.answer.prompt' is {answer.prompt!r}; it must hold {{question}}, "
+                "where the question goes"
+            )
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    @property
+    def memory_lag(self) -> int:
+        """Ticks from asking a memory to the prompt that holds it (rule 9)."""
+        memory = self.tasks.get("memory")
+        if self["memory.lag_ticks"] > 0 or memory is None:
+            return max(int(self["memory.lag_ticks"]), 1)
+        return ticks_of_text(memory.max_tokens, self.budget.steps) + 1
+
+    @property
+    def chunk_deadline(self) -> float:
+        """Deadline offered for chunks [s]."""
+        return float(self["chunk_deadline"] or 2 * self["period"])
+
+    def describe_robot(self, spec: ModelSpec) -> Robot:
+        """The robot's cameras, joints and limits as this model needs them.
+
+        Raises ParameterProblem that names a camera or joint which is missing or unknown to the model.
+        """
+        self._refuse_strangers("cameras", spec.cameras)
+        cameras = tuple(self._find_camera(name, spec) for name in spec.cameras)
+        if not any(not camera.optional for camera in cameras):
+            raise ParameterProblem(
+                f"every camera of {', '.join(spec.cameras)} is optional; at least one must not be"
+            )
+        topics = [camera.topic for camera in cameras if camera.topic]
+        if len(set(topics)) != len(topics):
+            raise ParameterProblem(f"two cameras have the same topic: {', '.join(sorted(topics))}")
+        self._refuse_strangers("joints", spec.joints)
+        names = {joint: self._values.get(f"joints.{joint}.name") or joint for joint in spec.joints}
+        joints = tuple(names[joint] for joint in spec.joints)
+        if len(set(joints)) != len(joints):
+            raise ParameterProblem(f"two joints have the same name: {', '.join(sorted(joints))}")
+        self._refuse_strangers("limits", joints)
+        limits = {name: self._find_limit(name) for name in joints}
+        margin = self["joints.range_margin"]
+        bounded = {name: limit for name, limit in limits.items() if abs(limit.lower) != float("inf")
+                   or abs(limit.upper) != float("inf")}  # fmt: skip
+        action_joints = tuple(names[joint] for joint in spec.action_joints)
+        return Robot(
+            cameras=cameras,
+            joints=joints,
+            action_joints=action_joints,
+            ranges={name: (limit.lower - margin, limit.upper + margin) for name, limit in bounded.items()},
+            limits=Limits(limits, self["limits.mode"]),
+            unlimited=tuple(name for name in action_joints if name not in bounded),
+        )
+
+    def _make_task(self, kind: str) -> TextTask:
+        def value(name: str) -> Any:
+            return self[f"text.{kind}.{name}"]
+
+        task = TextTask(
+            kind=kind,
+            prompt=value("prompt"),
+            max_tokens=value("max_tokens"),
+            max_age=value("max_age"),
+            temperature=value("temperature"),
+            top_p=value("top_p"),
+            seed=self["seed"],
+            adapter=value("adapter"),
+        )
+        try:
+            return replace(task, stop=tuple(value("stop")))
+        except ValueError as error:
+            raise ParameterProblem(f"parameter 'text.{kind}.stop': {error}") from error
+
+    def _refuse_strangers(self, prefix: str, known: Sequence[str]) -> None:
+        for name in self._values:
+            head, _, rest = name.partition(".")
+            if head == prefix and "." in rest and rest.rsplit(".", 1)[0] not in known:
+                word = rest.rsplit(".", 1)[0]
+                raise ParameterProblem(
+                    f"parameter '{name}': the model has no {prefix.rstrip('s')} '{word}'; "
+                    f"it has {', '.join(known)}"
+                )
+
+    def _find_camera(self, name: str, spec: ModelSpec) -> Camera:
+        topic = self._values.get(f"cameras.{name}.topic", "")
+        optional = self._values.get(f"cameras.{name}.optional", False)
+        if not topic and not optional:
+            raise ParameterProblem(
+                f"parameter 'cameras.{name}.topic' is missing: the model sees {', '.join(spec.cameras)}; "
+                f"give the image topic, or set cameras.{name}.optional to act without it"
+            )
+        return Camera(name, topic, self._values.get(f"cameras.{name}.transport", "raw"), optional)
+
+    def _find_limit(self, joint: str) -> JointLimit:
+        infinite = float("inf")
+        try:
+            return JointLimit(
+                self._values.get(f"limits.{joint}.lower", -infinite),
+                self._values.get(f"limits.{joint}.upper", infinite),
+                self._values.get(f"limits.{joint}.velocity", infinite),
+            )
+        except ValueError as error:
+            raise ParameterProblem(f"parameters 'limits.{joint}.*': {error}") from error

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One tick of the robot: decode the images, run the session, publish chunk, texts and figures.
+
+Here lives the order of publishing. When a tick comes, and what happens when one fails, is worker.py. Everything
+runs in the worker's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from sensor_msgs.msg import CompressedImage, Image
+
+from oxygen_ros.engine import FinishReason, Session, TickReport
+from oxygen_ros.node.commands import Commands
+from oxygen_ros.node.outputs import Outputs, TickTimes
+from oxygen_ros.node.pace import Pace
+from oxygen_ros.node.settings import Robot
+from oxygen_ros.node.timekeeper import TimeKeeper
+from oxygen_ros.observation import Observation
+from oxygen_ros.robot.chunk import Chunk, ChunkError
+from oxygen_ros.robot.images import ImageError, decode_compressed, decode_image
+from oxygen_ros.robot.limits import LimitedChunk
+from oxygen_ros.robot.sample import Sample
+from oxygen_ros.robot.sampler import Sampler
+
+
+class Undecodable(Exception):
+    """A required camera's image cannot be read; the sampler was told, and the tick does not start."""
+
+
+class Ticker:
+    """A session between the node's inputs and outputs.
+
+    refusal:  why the last tick's chunk was not published, "" when it was
+    refused:  chunks not published since activation
+    clamped:  what limits changed in the last chunk
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        robot: Robot,
+        topics: Mapping[str, str],
+        sampler: Sampler,
+        outputs: Outputs,
+        commands: Commands,
+        keeper: TimeKeeper,
+        pace: Pace,
+    ) -> None:
+        self.session = session
+        self.refusal = ""
+        self.refused = 0
+        self.clamped: dict[str, int] = {}
+        self._spec = session.engine.model.spec
+        self._robot = robot
+        self._topics = topics
+        self._sampler = sampler
+        self._outputs = outputs
+        self._commands = commands
+        self._keeper = keeper
+        self._pace = pace
+        self._optional = {camera.name for camera in robot.cameras if camera.optional}
+        self._columns = [robot.joints.index(name) for name in robot.action_joints]
+        # A model's deltas were made absolute by its `unprocess`.
+        self._representation = "velocity" if self._spec.representation == "velocity" else "position"
+        self._published: Chunk | None = None
+
+    def run(self, sample: Sample) -> TickReport:
+        """Tick over a sample and publish everything that comes of it.
+
+        Raises Undecodable before anything ran, or whatever the session raises; then call `abandon`.
+        """
+        now, now_ns, started = self._keeper.now(), self._keeper.now_ns(), time.monotonic()
+        wait = self._pace.late(now)
+        images = self._decode(sample.images)
+        decode = time.monotonic() - started
+        covers = self._spec.horizon * self._spec.step
+        due = self._pace.begin(now, now + covers + (sample.stamp_ns - now_ns) / 1e9)
+        self.refusal, self._published = "", None
+        report = self.session.tick(
+            sample.stamp_ns, images, sample.joints, self._publish, self._keeper.steady(due)
+        )
+        if self._published is not None:
+            self._outputs.publish_preview(self._published, sample.joints)
+        self._outputs.publish_texts(report.finished)
+        times = TickTimes(wait, decode, self._pace.skipped)
+        self._outputs.publish_tick(report, self.session, sample, times)
+        return report
+
+    def abandon(self, reason: FinishReason) -> int:
+        """End all texts now and publish what they have so far; how many there were."""
+        ended = self.session.stop(reason)
+        self._outputs.publish_texts(ended)
+        return len(ended)
+
+    def _decode(self, messages: Mapping[str, object]) -> dict[str, NDArray[np.uint8]]:
+        images: dict[str, NDArray[np.uint8]] = {}
+        for camera, message in messages.items():
+            try:
+                images[camera] = _decode(message, self._topics[camera])
+            except ImageError as error:
+                self._sampler.blame(camera, str(error))
+                if camera not in self._optional:
+                    raise Undecodable(str(error)) from error
+        return images
+
+    def _publish(self, tick: int, observation: Observation, actions: NDArray[np.float64]) -> None:
+        """Called by the session as soon as the actions are there; text has not advanced yet."""
+        try:
+            limited = self._limit(observation, actions)
+            now_ns = self._keeper.now_ns()
+            first_valid = limited.chunk.first_valid(now_ns)
+            if first_valid >= limited.chunk.horizon:
+                raise ChunkError(
+                    f"chunk refused: it left {(now_ns - observation.stamp) / 1e9:.3f} s after its observation "
+                    f"and covers {limited.chunk.covers_s:.3f} s"
+                )
+            self._outputs.publish_chunk(limited.chunk, tick, first_valid)
+            self._pace.has_published()
+            self._published = limited.chunk
+            self._commands.send(limited.chunk, now_ns)
+        except ChunkError as error:
+            self.refusal = str(error)
+            self.refused += 1
+
+    def _limit(self, observation: Observation, actions: NDArray[np.float64]) -> LimitedChunk:
+        chunk = Chunk(
+            observation.stamp,
+            self._spec.step,
+            self._robot.action_joints,
+            np.ascontiguousarray(actions, np.float64),
+            self._representation,
+        )
+        limited = self._robot.limits.apply(chunk, observation.joints[self._columns])
+        self.clamped = limited.clamped
+        return limited
+
+
+def _decode(message: object, topic: str) -> NDArray[np.uint8]:
+    if isinstance(message, Image):
+        return decode_image(
+            message.encoding, message.height, message.width, message.step, message.is_bigendian,
+            message.data, topic,
+        )  # fmt: skip
+    assert isinstance(message, CompressedImage)
+    return decode_compressed(message.format, message.data, topic)

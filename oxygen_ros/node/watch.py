@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the worker sees of its inputs, its ticks and its texts, put into words for /diagnostics.
+
+Here lives no control: nothing in here decides whether a tick runs. The worker's thread calls everything.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from oxygen_ros.engine import TickReport
+from oxygen_ros.node import diagnostics as level
+from oxygen_ros.node.commands import Commands
+from oxygen_ros.node.diagnostics import Board
+from oxygen_ros.node.pace import Pace
+from oxygen_ros.node.tick import Ticker
+from oxygen_ros.node.timekeeper import TimeKeeper
+from oxygen_ros.robot.sampler import Sampler
+from oxygen_ros.robot.streams import StreamProblem
+
+LOOK_EVERY = 0.25  # s between two looks at the streams
+STAYS = 5.0  # s a passing trouble stays in the diagnostics
+
+
+class Watch:
+    """Turns what happens into reports on the board."""
+
+    def __init__(
+        self,
+        board: Board,
+        topics: Mapping[str, str],
+        keeper: TimeKeeper,
+        commands: Commands,
+        log: Callable[[str], object],
+    ) -> None:
+        self._board = board
+        self._topics = topics
+        self._keeper = keeper
+        self._commands = commands
+        self._log = log
+        self._next_look = 0.0
+        self._missing = ""
+        self._failure = ""
+        self._last_report: TickReport | None = None
+        self._ticked = deque[float](maxlen=20)
+        self._skipped = (0, -math.inf)  # count, when it last grew
+        self._given_up = (0, -math.inf)
+        self._complaint = ("", -math.inf)
+        self._restarts = 0
+
+    def look(self, sampler: Sampler, ticker: Ticker, pace: Pace) -> None:
+        """Report all parts, four times a second."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_EVERY
+        self._report_inputs(sampler)
+        self._report_control(ticker, pace, now)
+        self._report_text(ticker, now)
+
+    def explain(self, problems: Sequence[StreamProblem]) -> str:
+        """Problems by topic and reason."""
+        return "; ".join(
+            f"{self._topics.get(problem.stream, problem.stream)}: {problem.reason}: {problem.detail}"
+            for problem in problems
+        )
+
+    def miss(self, words: str) -> None:
+        """No observation could be had. Reported at once when it is news."""
+        if not self._missing:
+            self._next_look = 0.0
+        self._missing = words
+
+    def note(self, report: TickReport, ticker: Ticker, pace: Pace) -> None:
+        """A tick ran."""
+        now = time.monotonic()
+        if self._missing or self._failure:
+            self._next_look = 0.0
+        self._missing = self._failure = ""
+        self._last_report = report
+        self._ticked.append(now)
+        if ticker.refusal:
+            self._next_look = 0.0
+        self._skipped = _grow(self._skipped, pace.skipped, now)
+        counters = ticker.session.engine.counters
+        self._given_up = _grow(
+            self._given_up, counters.rejected + counters.expired + report.memories_dropped, now
+        )
+
+    def fail(self, words: str) -> None:
+        """A tick failed."""
+        self._failure = words
+        self._next_look = 0.0
+        self._log(words)
+
+    def complain(self, words: str) -> None:
+        """Something about text went wrong and is over."""
+        self._complaint = (words, time.monotonic())
+        self._next_look = 0.0
+        self._log(words)
+
+    def restart(self, words: str) -> None:
+        """Time went back."""
+        self._restarts += 1
+        self._next_look = 0.0
+        self._log(words)
+
+    def _report_inputs(self, sampler: Sampler) -> None:
+        values: dict[str, object] = {"restarts": self._restarts}
+        for status in sampler.status(self._keeper.now_ns()):
+            words = f"{status.rate_hz:.1f} Hz, {status.count} messages"
+            if status.age_ns is not None:
+                words += f", age {status.age_ns / 1e9:.3f} s"
+            if status.skew_ns is not None:
+                words += f", skew {status.skew_ns / 1e9:.3f} s"
+            if status.problem is not None:
+                words += f", last problem: {status.problem.reason}: {status.problem.detail}"
+            values[self._topics.get(status.stream, status.stream)] = words
+        silence = self._keeper.silence()
+        if silence:
+            self._missing = f"/clock: silent: sim time has not moved for {silence:.1f} s"
+        if self._missing:
+            self._board.report("inputs", level.ERROR, self._missing, values)
+        else:
+            self._board.report("inputs", level.OK, "all inputs are fresh and in step", values)
+
+    def _report_control(self, ticker: Ticker, pace: Pace, now: float) -> None:
+        rate = 0.0
+        if len(self._ticked) > 1:
+            rate = (len(self._ticked) - 1) / max(now - self._ticked[0], 1e-9)
+        values: dict[str, object] = {
+            "rate [Hz]": rate,
+            "ticks skipped": pace.skipped,
+            "chunks refused": ticker.refused,
+            "command enabled": self._commands.is_enabled,
+            "held": self._commands.is_held,
+            "instruction": ticker.session.instruction,
+        }
+        if self._last_report is not None:
+            phases = self._last_report.phases
+            latency = phases.process + phases.prefill + phases.denoise + self._last_report.publish
+            values.update({"tick": self._last_report.tick, "latency [s]": latency, "text [s]": phases.text})
+        if ticker.clamped:
+            values["clamped"] = ", ".join(f"{key} x{count}" for key, count in ticker.clamped.items())
+        grade, words = level.OK, f"ticking at {rate:.1f} Hz"
+        if self._failure:
+            grade, words = level.ERROR, self._failure
+        elif self._missing:
+            grade, words = level.WARN, "no chunk: see inputs"
+        elif ticker.refusal:
+            grade, words = level.ERROR, ticker.refusal
+        elif self._skipped[1] > now - STAYS:
+            grade, words = level.WARN, f"too slow: {pace.skipped} periods wholly missed"
+        elif ticker.clamped:
+            grade, words = level.WARN, f"limits clamp the chunk: {values['clamped']}"
+        if self._commands.is_held:
+            words += "; held"
+        self._board.report("control", grade, words, values)
+
+    def _report_text(self, ticker: Ticker, now: float) -> None:
+        engine = ticker.session.engine
+        counters = engine.counters
+        values: dict[str, object] = {
+            "finished": counters.finished,
+            "expired": counters.expired,
+            "rejected": counters.rejected,
+            "dropped": counters.dropped,
+            "memories dropped": ticker.session.feedback.dropped,
+            "live": engine.live,
+            "frame slots": f"{engine.frames.used} of {engine.frames.size}",
+            "suffix slots": f"{engine.suffixes.used} of {engine.suffixes.size}",
+        }
+        if self._complaint[0] and self._complaint[1] > now - STAYS:
+            self._board.report("text", level.WARN, self._complaint[0], values)
+        elif self._given_up[1] > now - STAYS:
+            words = (
+                f"text does not keep up: {counters.expired} expired, {counters.rejected} rejected, "
+                f"{ticker.session.feedback.dropped} memories came too late; ask less often or raise budget.steps"
+            )
+            self._board.report("text", level.WARN, words, values)
+        else:
+            self._board.report("text", level.OK, f"{engine.live} under way", values)
+
+
+def _grow(before: tuple[int, float], count: int, now: float) -> tuple[int, float]:
+    """A count, and when it last grew."""
+    return (count, now) if count > before[0] else (count, before[1])
