@@ -38,6 +38,8 @@ _WIDE: Final = 0.060
 _NOTHING: Final = g.BLOCK - 0.006
 """Fingers closer than this hold nothing [m]."""
 
+_STILL: Final = 0.005
+"""Slower than this [m/s] the fingers are pushing against something."""
 _SPOT: Final = 0.068
 """A free place is at least this far from every block [m]."""
 
@@ -111,7 +113,8 @@ def _fetch(state: State, block: Block) -> Intent:
     roll = _grasp_roll(state, block)
     opening = float(state.positions[6])
     if _between(state, here, block, roll):
-        if opening < _NOTHING:  # closed beside it, or it slipped out: up and once more
+        shut = state.targets[6] <= g.CLOSED and abs(state.velocities[6]) < _STILL
+        if opening < _NOTHING or shut:  # closed beside it or on two at once: up and once more
             return Intent(Phase.REACH, block.colour, _above(state, g.OPEN))
         return Intent(Phase.GRASP, block.colour, _stay(state, g.CLOSED))
     off = math.hypot(x - here.x, y - here.y)
@@ -203,12 +206,18 @@ def _falls_into_box(state: State, block: Block) -> bool:
 
 
 def _choose(state: State, task: Task) -> Block | None:
-    """The nearest reachable block of the task's colour outside the box; nearest stays nearest on the way."""
+    """The nearest block of the task's colour outside the box; nearest stays nearest on the way.
+
+    Blocks the fingers have no room around come last, as if they were further away.
+    """
     here = gripper_pose(state.targets)
+
+    def cost(block: Block) -> float:
+        crowding = min(_crowding(state, block, block.yaw + turn) for turn in (0.0, math.pi / 2))
+        return math.hypot(block.position[0] - here.x, block.position[1] - here.y) + 30.0 * crowding
+
     outside = [b for b in state.blocks if b.colour == task.colour and not b.in_box and _reachable(b)]
-    return min(
-        outside, key=lambda b: math.hypot(b.position[0] - here.x, b.position[1] - here.y), default=None
-    )
+    return min(outside, key=cost, default=None)
 
 
 def _reachable(block: Block) -> bool:

@@ -119,10 +119,10 @@ def _furniture() -> str:
     lines = "".join(
         _plain_box(px, py, 0.0006, sx, sy, 0.0006, "line")
         for px, py, sx, sy in (
-            (x - dx + w, y, w / 2, dy - w / 2),
-            (x + dx - w, y, w / 2, dy - w / 2),
-            (x, y - dy + w, dx - w / 2, w / 2),
-            (x, y + dy - w, dx - w / 2, w / 2),
+            (x - dx, y, w / 2, dy + w / 2),
+            (x + dx, y, w / 2, dy + w / 2),
+            (x, y - dy, dx + w / 2, w / 2),
+            (x, y + dy, dx + w / 2, w / 2),
         )
     )
     legs = "".join(

@@ -90,14 +90,13 @@ class TrajectoryExecutor:
     def target(self, now_ns: int) -> NDArray[np.float64]:
         """Where the joints [J] should be: linear between points, the last point after the end."""
         after = int(np.searchsorted(self._times, now_ns, side="right"))
-        if after == 0:
-            return self._points[0].copy()
-        if after == len(self._times):
-            return self._points[-1].copy()
+        first: NDArray[np.float64] = self._points[max(after - 1, 0)]
+        if after in (0, len(self._times)):
+            return first.copy()
         begin, end = self._times[after - 1], self._times[after]
         part = float(now_ns - begin) / float(end - begin)
-        first: NDArray[np.float64] = self._points[after - 1]
-        return first + (self._points[after] - first) * part
+        last: NDArray[np.float64] = self._points[after]
+        return first + (last - first) * part
 
     def finished(self, now_ns: int) -> bool:
         """Whether nothing but holding the last point is left."""

@@ -38,7 +38,7 @@ _FRAME = (
 
 
 def train_tokenizer(size: int) -> Tokenizer:
-    """A byte-level BPE of at most `size` ids over the demo's grammar; any text encodes, without special tokens."""
+    """A byte-level BPE of at most `size` ids over the demo's grammar; any text encodes with it."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -60,6 +60,7 @@ def write_untrained(folder: Path, seed: int = 0) -> None:
     tokenizer = train_tokenizer(words - 3)
     specials = {"pad": words - 3, "bos": words - 2, "eos": words - 1}
     raw = to_dimensions(config)
+    raw["description"] = "The model is untrained: its chunks and words are random."
     raw["special_ids"] = specials
     raw["state_bin_base"] = words
     raw["actions"] = {"joints": list(geometry.JOINTS), "delta": list(geometry.JOINTS[:6])}

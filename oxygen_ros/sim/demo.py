@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`oxygen_demo`: the simulated robot and the node as real processes, watched, recorded and drawn.
+
+Here lives the order of a demo run: start both, watch until Ctrl-C or --duration, stop both, draw the
+page. The executables and parameter files are those of launch/demo.launch.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+# Before rclpy: what runs on one machine need not be heard in the whole laboratory.
+os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+
+import rclpy
+import yaml
+from ament_index_python.packages import get_package_share_directory
+from rclpy.signals import SignalHandlerOptions
+from rich.console import Console
+from rosbags.typesys.store import Typestore
+
+from oxygen_ros.robot.bags import BagError, BagWriter, bag_types
+from oxygen_ros.sim.demo_news import News
+from oxygen_ros.sim.demo_page import draw_page
+from oxygen_ros.sim.demo_process import Child, ChildDied
+from oxygen_ros.sim.demo_view import View
+from oxygen_ros.sim.demo_watch import Watch
+
+START_TIMEOUT = 90.0  # s; loading and warm-up take about 5 on a laptop
+
+
+class Stop:
+    """Whether somebody asked the demo to end; set by signals, read by the main loop."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: object) -> None:
+        self.asked = True
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="oxygen_demo", description="A simulated robot moves and says what it does; recorded and drawn."
+    )
+    parser.add_argument("--duration", type=float, default=None, metavar="SECONDS", help="end by itself")
+    parser.add_argument(
+        "--out", type=Path, default=Path("demo_runs"), help="folder for bags, logs and pictures"
+    )
+    parser.add_argument("--model", type=Path, default=None, help="model folder; default the demo model")
+    parsed = parser.parse_args(arguments)
+    if parsed.duration is not None and parsed.duration <= 0:
+        parser.error(f"--duration must be more than 0 seconds, got {parsed.duration:g}")
+    return parsed
+
+
+def start_children(share: Path, folder: Path, model: Path | None) -> list[Child]:
+    """The simulator and the node, each with its parameter file and a log of its own."""
+    config = share / "config"
+    overrides = ["-p", f"model:={model.resolve()}"] if model else []
+    node = ["oxygen_node", "--ros-args", "-r", "__node:=oxygen", "--params-file", str(config / "demo.yaml")]
+    return [
+        Child(
+            "simulator",
+            [
+                "oxygen_sim",
+                "--ros-args",
+                "-r",
+                "__node:=oxygen_sim",
+                "--params-file",
+                str(config / "sim.yaml"),
+            ],
+            folder / "sim.log",
+        ),
+        Child("node", [*node, *overrides], folder / "node.log"),
+    ]
+
+
+def watch(
+    children: list[Child],
+    watch_node: Watch,
+    view: View,
+    news: News,
+    duration: float | None,
+    stop: Callable[[], bool],
+) -> None:
+    """Until `duration` seconds after the first tick, or `stop`; ChildDied when a process ends by itself."""
+    started = time.monotonic()
+    first_tick: float | None = None
+    next_view = 0.0
+    while not stop():
+        watch_node.spin(0.05)
+        now = time.monotonic()
+        for child in children:
+            child.check()
+        if first_tick is None:
+            if news.ticks:
+                first_tick = now
+            elif now - started > START_TIMEOUT:
+                reasons = "; ".join(news.complaints.values()) or "no diagnostics either"
+                raise ChildDied(f"no tick within {START_TIMEOUT:.0f} s: {reasons}")
+        elif duration is not None and now - first_tick >= duration:
+            return
+        if now >= next_view:
+            next_view = now + 0.25
+            view.update(news, "running" if first_tick else "starting (loading, warming up)")
+
+
+def read_parameters(file: Path) -> dict[str, Any]:
+    """The parameters of a file for one node."""
+    content: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(file.read_text())
+    return next(iter(content.values()))["ros__parameters"]
+
+
+def describe(share: Path, model: Path | None) -> str:
+    """What is being shown, in words: from the model's folder and the simulator's parameters."""
+    folder = model or share / "resource" / "demo_model"
+    try:
+        about = str(json.loads((folder / "config.json").read_text()).get("description", ""))
+    except (OSError, json.JSONDecodeError):
+        about = ""  # the node says what is wrong with the folder
+    if read_parameters(share / "config" / "sim.yaml")["driver"] == "expert":
+        about += " The scripted expert moves the arm; the model's chunks are shown beside, not executed."
+    return about.strip()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    stop = Stop()
+    console = Console()
+    share = Path(get_package_share_directory("oxygen_ros"))
+    types = bag_types(share / "msg")
+    folder = (options.out / datetime.now().strftime("%Y%m%d-%H%M%S")).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    note = describe(share, options.model)
+    period = float(read_parameters(share / "config" / "demo.yaml")["period"])
+    news = News()
+    failure = ""
+    rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
+    children: list[Child] = []
+    with BagWriter(folder / "bag", types) as writer:
+        ear = Watch(writer, news.hear)
+        try:
+            children = start_children(share, folder, options.model)
+            with View(console, period, note) as view:
+                watch(children, ear, view, news, options.duration, lambda: stop.asked)
+        except ChildDied as error:
+            failure = str(error)
+        finally:
+            for child in reversed(children):  # the node first: it may still say why it ends its texts
+                failure = failure or child.stop(lambda: ear.spin(0.05))
+            ear.close()
+            rclpy.shutdown()
+    return report(console, folder, types, news, note, failure)
+
+
+def report(console: Console, folder: Path, types: Typestore, news: News, note: str, failure: str) -> int:
+    """Say what happened and where it is; draw the page. Exit status 0 unless something failed."""
+    if failure:
+        console.print(f"[red]oxygen_demo: {failure}[/red]", highlight=False, soft_wrap=True)
+        console.print(f"logs: {folder}", highlight=False, soft_wrap=True)
+        return 1
+    if news.tick is not None:
+        console.print(
+            f"{news.ticks} ticks, {news.tick.prefills / news.tick.tick:.2f} prefills a tick, "
+            f"{news.chunks} chunks, {news.finished} texts; "
+            f"chunk published {1e3 * news.latency(0.5):.0f} ms after its tick began (median; "
+            f"p99 {1e3 * news.latency(0.99):.0f} ms)",
+            highlight=False,
+            soft_wrap=True,
+        )
+    console.print(f"bag:     {folder / 'bag'}", highlight=False, soft_wrap=True)
+    try:
+        draw_page(folder / "bag", folder / "demo.png", types, note=note)
+        console.print(f"picture: {folder / 'demo.png'}", highlight=False, soft_wrap=True)
+    except BagError as error:
+        console.print(f"no picture: {error}", highlight=False, soft_wrap=True)
+    return 0

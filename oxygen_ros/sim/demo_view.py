@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo in a terminal: a live page where there is one, a line a second where there is none.
+
+Here lives only drawing; what is drawn is `demo_news`.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from oxygen_ros.sim.demo_news import News
+
+PHASES = (
+    ("process", "cyan"),
+    ("prefill", "blue"),
+    ("denoise", "magenta"),
+    ("publish", "white"),
+    ("text", "green"),
+)
+BAR = 46
+
+
+class View:
+    """Shows News until closed; the demo's main thread calls `update`."""
+
+    PLAIN_EVERY = 1.0
+
+    def __init__(self, console: Console, period: float, note: str) -> None:
+        """period: of the control loop [s], for the scale of the bars
+        note:      one sentence about what is being shown
+        """
+        self._console = console
+        self._period = period
+        self._note = note
+        self._live = (
+            Live(console=console, refresh_per_second=4, transient=False) if console.is_terminal else None
+        )
+        self._next_line = 0.0
+        self._started = time.monotonic()
+        self._shown_texts = 0
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.__enter__()
+        else:
+            self._console.print(self._note, highlight=False)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+
+    def update(self, news: News, state: str) -> None:
+        """Draw the news; `state` says what the demo is doing ("starting", "running", ...)."""
+        if self._live is not None:
+            self._live.update(self._page(news, state))
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + self.PLAIN_EVERY
+            self._console.print(self._line(news, state), highlight=False, markup=False, soft_wrap=True)
+
+    def _line(self, news: News, state: str) -> str:
+        seconds = time.monotonic() - self._started
+        if news.tick is None:
+            waits = "; ".join(news.complaints.values())
+            return f"[{seconds:5.1f} s] {state}{': ' + waits if waits else ''}"
+        tick = news.tick
+        text = f"tick {tick.tick:4d} {news.rate:4.1f} Hz"
+        text += f" | chunk after {1e3 * news.latency(0.5):4.0f} ms (median)"
+        text += f" | texts: {tick.requests_live} under way, {news.finished} ended"
+        if news.truth:
+            text += f" | arm: {_phase(news.truth)}"
+        if news.finished > self._shown_texts:
+            self._shown_texts = news.finished
+            last = news.texts[-1]
+            text += f' | {last.kind}: "{last.text[:40]}"'
+        if news.complaints:
+            text += " | " + "; ".join(news.complaints.values())
+        return f"[{seconds:5.1f} s] {text}"
+
+    def _page(self, news: News, state: str) -> Panel:
+        parts: list[Any] = [Text(self._note, style="yellow")]
+        if news.instruction:
+            parts.append(Text.assemble(("told:  ", "bold"), news.instruction))
+        if news.truth:
+            parts.append(Text.assemble(("arm:   ", "bold"), _phase(news.truth)))
+        if news.tick is not None:
+            parts += [Text(), self._bars(news.tick), Text(), self._numbers(news)]
+        parts += [Text(), self._texts(news)]
+        parts += [Text(f"{name}: {complaint}", style="red") for name, complaint in news.complaints.items()]
+        seconds = time.monotonic() - self._started
+        return Panel(Group(*parts), title=f"oxygen_ros  {state}  {seconds:.0f} s", subtitle="Ctrl-C ends")
+
+    def _bars(self, tick: Any) -> Table:
+        table = Table.grid(padding=(0, 1))
+        table.add_row("", Text(f"one tick, a line is {1e3 * self._period:.0f} ms", style="dim"), "")
+        start = 0.0
+        for phase, colour in PHASES:
+            seconds = getattr(tick, phase)
+            first = min(round(BAR * start / self._period), BAR)
+            length = max(min(round(BAR * seconds / self._period), BAR - first), 1)
+            bar = Text(" " * first) + Text("█" * length, style=colour)
+            bar.pad_right(max(BAR - first - length, 0), "·")
+            table.add_row(phase, bar, f"{1e3 * seconds:6.1f} ms")
+            start += seconds
+        return table
+
+    def _numbers(self, news: News) -> Table:
+        tick = news.tick
+        table = Table.grid(padding=(0, 3))
+        table.add_row(
+            f"tick {tick.tick} at {news.rate:.1f} Hz",
+            f"{tick.prefills} prefills",
+            f"chunk after {1e3 * news.latency(0.5):.0f} ms (p99 {1e3 * news.latency(0.99):.0f})",
+            f"{tick.ticks_skipped} skipped",
+        )
+        table.add_row(
+            f"{tick.requests_live} texts under way",
+            f"{tick.used_steps} of {tick.granted_steps} steps, {tick.rows} rows",
+            f"frames {tick.frame_slots_used}/{tick.frame_slots_total}, "
+            f"suffixes {tick.suffix_slots_used}/{tick.suffix_slots_total}",
+            f"{tick.expired} expired, {tick.rejected} rejected",
+        )
+        return table
+
+    def _texts(self, news: News) -> Table:
+        table = Table(box=None, pad_edge=False, title_justify="left", title="texts that ended")
+        for column in ("kind", "asked", "ended", "text"):
+            table.add_column(column, no_wrap=True, overflow="ellipsis")
+        for text in reversed(news.texts):
+            table.add_row(text.kind, f"tick {text.tick_asked}", f"tick {text.tick_finished}", Text(text.text))
+        return table
+
+
+def _phase(truth: dict[str, Any]) -> str:
+    inside = ", ".join(f"{count} {colour}" for colour, count in truth["blocks_in_box"].items() if count)
+    return f"{truth['narration']} In the box: {inside or 'nothing'}."
