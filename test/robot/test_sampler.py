@@ -215,13 +215,47 @@ def test_a_looped_bag_starts_again_without_pairing_across_the_jump(told: bool) -
 
 
 def test_without_any_notice_of_a_jump_new_images_still_displace_old_ones() -> None:
-    """ros_comm#1438: the newest message is the one evicted. Here the first to arrive leaves first."""
+    """ros_comm#1438: the newest message is the one evicted. Here the first to arrive leaves first, whatever
+    its stamp: else one new image at a time would stay, and cameras with different delays never meet."""
     sampler = make(history=4)
-    feed(sampler, 5 * S, 6 * S)
-    feed(sampler, S, S + 200 * MS)
-    assert isinstance(sampler.take(S + 200 * MS), Missing)  # joints were discarded as future, and pruned
-    feed(sampler, S + 200 * MS, S + 300 * MS)
-    assert isinstance(sampler.take(S + 300 * MS), Sample)
+    feed(sampler, 5 * S, 6 * S, joints=False)
+    for k in range(6):
+        stamp = S + k * 33 * MS
+        sampler.add_joints(stamp, ["a", "b"], [0.0, 0.0], stamp)
+        sampler.add_image("top", stamp, k, stamp)
+        sampler.add_image("wrist", stamp - 2 * 33 * MS, k - 2, stamp)
+    assert sampler.take(S + 5 * 33 * MS).images == {"top": 3, "wrist": 3}
+
+
+def test_no_joint_reading_older_than_the_age_is_used_even_for_an_older_image() -> None:
+    sampler = make("top")
+    sampler.add_image("top", 2 * S, "t", 0)
+    sampler.add_joints(2 * S - 100 * MS, ["a", "b"], [1.0, 1.0], 0)
+    assert isinstance(sampler.take(2 * S + 100 * MS), Sample)
+    assert only(sampler.take(2 * S + 101 * MS))[:2] == ("joint_states", "stale")
+    sampler.add_joints(2 * S + 100 * MS, ["a", "b"], [2.0, 2.0], 0)
+    assert sampler.take(2 * S + 100 * MS).joints.tolist() == [1.5, 1.5]
+    assert sampler.take(2 * S + 150 * MS).joints.tolist() == [2.0, 2.0]
+
+
+def test_limits_of_age_and_skew_are_inclusive() -> None:
+    sampler = make()
+    sampler.add_image("top", 2 * S, "t", 0)
+    sampler.add_image("wrist", 2 * S + 20 * MS, "w", 0)
+    sampler.add_joints(2 * S, ["a", "b"], [0.0, 0.0], 0)
+    taken = sampler.take(2 * S + 200 * MS)
+    assert (taken.age_ns, taken.skew_ns) == (200 * MS, 20 * MS)
+    assert isinstance(sampler.take(2 * S + 200 * MS + 1), Missing)
+
+
+def test_a_problem_that_has_passed_is_kept_but_blames_nothing_later() -> None:
+    sampler = make("top")
+    sampler.add_image("top", 0, "t", 0)
+    feed(sampler, S, 2 * S, cameras="top")
+    status = sampler.status(2 * S)[0]
+    assert (status.problem.reason, status.faulty) == ("unstamped", False)
+    feed(sampler, 2 * S, 3 * S, cameras="")
+    assert only(sampler.take(3 * S))[:2] == ("top", "stale")
 
 
 def test_an_optional_camera_joins_when_it_fits_and_holds_nobody_up() -> None:
