@@ -29,7 +29,8 @@ def choose_sampled(
     outside = total - ordered >= top_p[:, None]
     outside[:, 0] = False
     kept = ordered.masked_fill(outside, 0.0).cumsum(dim=-1)
-    target = uniform[:, None] * kept[:, -1:]
+    # A double just below 1 is 1 in float32, and would pick the last token whatever its probability.
+    target = uniform.clamp(max=1 - 2**-24)[:, None] * kept[:, -1:]
     place = (kept <= target).sum(dim=-1, keepdim=True)
     last_inside = (~outside).sum(dim=-1, keepdim=True) - 1
     return index.gather(1, torch.minimum(place, last_inside)).squeeze(1)
