@@ -29,8 +29,9 @@ def choose_sampled(
     outside = total - ordered >= top_p[:, None]
     outside[:, 0] = False
     kept = ordered.masked_fill(outside, 0.0).cumsum(dim=-1)
-    # A double just below 1 is 1 in float32, and would pick the last token whatever its probability.
-    target = uniform.clamp(max=1 - 2**-24)[:, None] * kept[:, -1:]
+    whole = kept[:, -1:]
+    # Just below 1 the product rounds to the whole, which the last token reaches whatever its share.
+    target = torch.minimum(uniform[:, None] * whole, torch.nextafter(whole, torch.zeros_like(whole)))
     place = (kept <= target).sum(dim=-1, keepdim=True)
     last_inside = (~outside).sum(dim=-1, keepdim=True) - 1
     return index.gather(1, torch.minimum(place, last_inside)).squeeze(1)
