@@ -28,7 +28,7 @@ from oxygen_ros.sim.words import Phase
 DROP_HEIGHT: Final = 0.152
 """TCP height [m] at which a block is let go: its lower face is just above the roof."""
 _DESCENT_SPEED: Final = 0.20
-_AT: Final = 0.004
+_AT: Final = 0.0015
 """Closer than this [m] counts as being there."""
 _ROLL_AT: Final = 0.04
 _SLIDE: Final = 0.010
@@ -134,7 +134,7 @@ def _put_in_box(state: State, block: Block) -> Intent:
     if math.hypot(x - here.x, y - here.y) > _AT:
         return Intent(Phase.CARRY, block.colour, _travel(state, here, x, y, roll, g.CLOSED))
     measured, _ = forward(state.positions)
-    arrived = abs(float(measured[2]) - DROP_HEIGHT) < 2 * _AT and abs(here.z - DROP_HEIGHT) < _AT
+    arrived = abs(float(measured[2]) - DROP_HEIGHT) < 0.006 and abs(here.z - DROP_HEIGHT) < _AT
     if arrived or state.targets[6] > g.BLOCK:  # once opening, go on opening
         return Intent(Phase.DROP, block.colour, _stay(state, g.OPEN))
     return Intent(Phase.CARRY, block.colour, Goal((x, y, DROP_HEIGHT), roll, g.CLOSED, _DESCENT_SPEED))

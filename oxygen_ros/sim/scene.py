@@ -63,7 +63,8 @@ def mjcf() -> str:
       <joint armature="0.1" damping="2"/></default>
     <default class="finger">
       <joint type="slide" range="0 {g.JOINT_UPPER[6] / 2}" armature="0.08" damping="6"/>
-      <geom type="box" friction="1.6 0.02 0.002" condim="6" mass="0.03" material="dark"/></default>
+      <geom type="box" friction="1.6 0.02 0.002" condim="6" mass="0.03" material="dark"
+            priority="1" solref="0.005 1" solimp="0.95 0.99 0.001"/></default>
   </default>
   <worldbody>
     <light directional="true" pos="0 0 2" dir="-0.35 0.45 -1" diffuse="0.46 0.45 0.42"

@@ -229,7 +229,7 @@ class World:
         x, y, z, *turn = (float(v) for v in self._data.qpos[at : at + 7])
         reach = g.BOX_OUTER / 2
         inside = abs(x - g.BOX_CENTRE[0]) < reach and abs(y - g.BOX_CENTRE[1]) < reach
-        below = z < g.BOX_HEIGHT - g.BLOCK / 2
+        below = z < g.BOX_HEIGHT - 0.01
         return Block(
             self._colours[index],
             (x, y, z),
