@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _BITS = 16
+_BAND = 16  # rows
 _LUMA, _RED_V, _GREEN_U, _GREEN_V, _BLUE_U = (
     round(value * (1 << _BITS)) for value in (255 / 219, 1.596027, -0.391762, -0.812968, 2.017232)
 )
@@ -43,12 +44,17 @@ def semi_planar_420_to_rgb(rows: NDArray[np.uint8], u_first: bool) -> NDArray[np
 
 
 def _to_rgb(luma: NDArray[np.uint8], u: NDArray[np.uint8], v: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Planes [H, W] of Y, U and V to RGB [H, W, 3] in 16-bit fixed point."""
-    y = (luma.astype(np.int32) - 16).clip(0) * _LUMA + (1 << (_BITS - 1))
-    du = u.astype(np.int32) - 128
-    dv = v.astype(np.int32) - 128
+    """Planes [H, W] of Y, U and V to RGB [H, W, 3] in 16-bit fixed point.
+
+    In bands of rows small enough for the intermediate values to stay in the processor's cache.
+    """
     rgb = np.empty((*luma.shape, 3), np.uint8)
-    rgb[..., 0] = ((y + _RED_V * dv) >> _BITS).clip(0, 255)
-    rgb[..., 1] = ((y + _GREEN_U * du + _GREEN_V * dv) >> _BITS).clip(0, 255)
-    rgb[..., 2] = ((y + _BLUE_U * du) >> _BITS).clip(0, 255)
+    for top in range(0, luma.shape[0], _BAND):
+        band = slice(top, top + _BAND)
+        y = (luma[band].astype(np.int32) - 16).clip(0) * _LUMA + (1 << (_BITS - 1))
+        du = u[band].astype(np.int32) - 128
+        dv = v[band].astype(np.int32) - 128
+        rgb[band, :, 0] = ((y + _RED_V * dv) >> _BITS).clip(0, 255)
+        rgb[band, :, 1] = ((y + _GREEN_U * du + _GREEN_V * dv) >> _BITS).clip(0, 255)
+        rgb[band, :, 2] = ((y + _BLUE_U * du) >> _BITS).clip(0, 255)
     return rgb

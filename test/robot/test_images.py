@@ -105,6 +105,13 @@ def test_nv12_is_read_whether_or_not_height_counts_the_chroma_rows() -> None:
         decode_image("nv12", 8, 8, 8, 0, raw[:80], "/cam")
 
 
+def test_a_tall_yuv_picture_is_its_rows() -> None:
+    """The conversion works in bands of rows; no band's edge shows."""
+    raw = np.random.default_rng(2).integers(0, 256, (37, 12), np.uint8)
+    rows = [decode_image("yuyv", 1, 6, 12, 0, raw[k].tobytes(), "/cam") for k in range(37)]
+    np.testing.assert_array_equal(decode_image("yuyv", 37, 6, 12, 0, raw, "/cam"), np.concatenate(rows))
+
+
 def test_decoded_pixels_do_not_follow_the_message() -> None:
     raw = bytearray(12)
     decoded = decode_image("rgb8", 2, 2, 6, 0, raw, "/cam")
