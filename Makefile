@@ -16,10 +16,11 @@ help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 demo: ## a simulated robot moves and says what it did, until Ctrl-C (or DURATION=20)
-	@$(SETUP)
+	@$(SETUP) --render
 	@$(ENTER) && exec python scripts/run_foreground.py oxygen_demo $(if $(DURATION),--duration $(DURATION)) $(ARGS)
 
 test: lint ## linter, types and all tests, against the installed package
+	@$(SETUP) --render
 	@mkdir -p build/test
 	@$(ENTER) && cd build/test && OMP_NUM_THREADS=1 python -m pytest $(CURDIR)/test $(ARGS)
 

@@ -23,7 +23,6 @@ def generate_launch_description() -> LaunchDescription:
             default_value="",
             description="Folder of the model; empty: the demo model of config/demo.yaml.",
         ),
-        DeclareLaunchArgument("namespace", default_value="", description="Namespace of both nodes."),
         DeclareLaunchArgument(
             "log_level",
             default_value="info",
@@ -35,7 +34,6 @@ def generate_launch_description() -> LaunchDescription:
         package="oxygen_ros",
         executable="oxygen_sim",
         name="oxygen_sim",
-        namespace=LaunchConfiguration("namespace"),
         parameters=[str(share / "config" / "sim.yaml")],
         arguments=["--ros-args", "--log-level", LaunchConfiguration("log_level")],
         output="both",
@@ -47,7 +45,6 @@ def generate_launch_description() -> LaunchDescription:
         launch_arguments={
             "model": LaunchConfiguration("model"),
             "robot": str(share / "config" / "demo.yaml"),
-            "namespace": LaunchConfiguration("namespace"),
             "log_level": LaunchConfiguration("log_level"),
         }.items(),
     )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 HEARTBEAT = 30.0  # seconds between signs of life when the output is no terminal
-TAIL = 15  # lines of a failed command's output that are shown
+TAIL, WIDTH = 15, 300  # lines of a failed command's output that are shown, characters of each
 
 # (pattern in a failed command's output, what to do about it); the first that matches is named.
 CURES: tuple[tuple[str, str], ...] = (
@@ -28,6 +28,10 @@ CURES: tuple[tuple[str, str], ...] = (
         r"Temporary failure in name resolution|Failed to establish a new connection"
         r"|Connection (timed out|refused)|Read timed out|ConnectionError|ProxyError|SSLError",
         "check the network (and pip's settings: `pip config list`, PIP_INDEX_URL, HTTPS_PROXY)",
+    ),
+    (
+        r"from versions: none",
+        "pip found no such package at all: check the network, and that this Python is 3.11-3.13 on x86-64",
     ),
     (
         r"No matching distribution found|Could not find a version",
@@ -145,7 +149,7 @@ class Steps:
                 raise
         output = log.read_text(errors="replace")
         if code != 0:
-            tail = "\n".join("    " + line for line in output.rstrip().splitlines()[-TAIL:])
+            tail = "\n".join("    " + line[:WIDTH] for line in output.rstrip().splitlines()[-TAIL:])
             raise SetupError(
                 f"`{' '.join(command[:4])} ...` ended with {code}.\n"
                 f"Its last lines (all of them: {log}):\n{tail}\n"

