@@ -59,7 +59,9 @@ class Commands:
         # The time of the observation: the controller splices the new points in by it.
         message.header.stamp = to_time(chunk.stamp_ns)
         message.points = [
-            JointTrajectoryPoint(positions=array.array("d", row.tobytes()), time_from_start=to_duration(int(at)))
+            JointTrajectoryPoint(
+                positions=array.array("d", row.tobytes()), time_from_start=to_duration(int(at))
+            )
             for at, row in zip(offsets, positions, strict=True)
         ]
         with self._lock:
@@ -82,7 +84,9 @@ class Commands:
             position = _find_position(joints, newest)
             missing = [name for name in joints if name not in position]
             if missing or not joints:
-                return f"held; no point was published: position of {', '.join(missing) or 'any joint'} unknown"
+                return (
+                    f"held; no point was published: position of {', '.join(missing) or 'any joint'} unknown"
+                )
             message = JointTrajectory(joint_names=list(joints))
             message.header.stamp = to_time(now_ns)
             message.points = [

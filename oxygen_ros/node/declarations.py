@@ -30,7 +30,9 @@ _OF_RCLPY = ("use_sim_time", "start_type_description_service", "qos_overrides.")
 class Declarations:
     """The node's parameters. `values` holds the checked ones, `problems` what is wrong by name."""
 
-    def __init__(self, node: Node, may_change: Callable[[], bool], changed: Callable[[str, Any], None]) -> None:
+    def __init__(
+        self, node: Node, may_change: Callable[[], bool], changed: Callable[[str, Any], None]
+    ) -> None:
         """may_change:  whether parameters that are read at configure may be set now
         changed:     called after a live parameter was set, with its name and value
         """

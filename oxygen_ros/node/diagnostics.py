@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """/diagnostics: what is well and what is not, by name and reason.
 
-Here lives the board everyone reports to. Reporting is allowed from any thread (a dict entry is replaced whole);
-publishing is the executor's, once a second and at once when a level changes.
+Here lives the board everyone reports to. Reporting is allowed from any thread (a dict entry is replaced
+whole); publishing is the executor's, once a second and at once when a level changes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Board:
     def __getitem__(self, part: str) -> Report:
         return self._reports[part]
 
-    def report(self, part: str, level: bytes, message: str, values: Mapping[str, object] | None = None) -> None:
+    def report(
+        self, part: str, level: bytes, message: str, values: Mapping[str, object] | None = None
+    ) -> None:
         """Replace the report of a part."""
         before = self._reports[part]
         self._reports[part] = Report(level, message, values or {})

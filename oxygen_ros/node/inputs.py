@@ -28,7 +28,7 @@ JOINTS_KEPT = 512
 
 
 def clean_words(text: str, most: int) -> str:
-    """Words as a prompt may hold them: no control characters, no runs of blanks, at most `most` characters."""
+    """Words as a prompt may hold them: no control characters, single blanks, at most `most` characters."""
     printable = "".join(letter if letter.isprintable() else " " for letter in text)
     return " ".join(printable.split())[:most].rstrip()
 
@@ -81,8 +81,10 @@ class Inputs:
 
     def clear(self) -> None:
         """Forget images, joints and questions; an instruction stands until another comes."""
-        for kept in (*self._images.values(), self._joints, self._questions):
+        for kept in self._images.values():
             kept.clear()
+        self._joints.clear()
+        self._questions.clear()
 
     def find_mismatches(self) -> Mapping[str, str]:
         """stream -> why a publisher on its topic cannot be heard, for those there now. The executor's."""

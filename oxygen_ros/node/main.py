@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process `oxygen_node`: signals, executor, exit code.
 
-Here lives how it ends: 0 without a traceback on SIGINT and SIGTERM, in every state, also while it is importing
-or loading; non-zero when the device is lost, so that launch starts it again. Signals are blocked in all threads
-and waited for in one of their own, so that none ever interrupts a computation or a callback.
+Here lives how it ends: 0 without a traceback on SIGINT and SIGTERM, in every state, also while it is
+importing or loading; non-zero when the device is lost, so that launch starts it again. Signals are blocked in
+all threads and waited for in one of their own, so that none ever interrupts a computation or a callback.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main(args: Sequence[str] | None = None, load: Any = None) -> int:
     from oxygen_ros.models import load_model
     from oxygen_ros.node.oxygen_node import OxygenNode
 
-    rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+    rclpy.init(args=None if args is None else list(args), signal_handler_options=SignalHandlerOptions.NO)
     node = OxygenNode(lambda reason: ending.end(DEVICE_LOST, reason), load or load_model)
     executor = SingleThreadedExecutor()
     executor.add_node(node)

@@ -78,7 +78,7 @@ class ManagedNode(LifecycleNodeMixin, Node):
             self._state_machine.trigger_transition_by_id(transition_id, True)
         except Exception as error:
             # rclpy's error class is private; any of them means that the state has no such transition.
-            self.get_logger().error(f"{name} refused: there is no such transition from {self.state} ({error})")
+            self.get_logger().error(f"{name} refused: no such transition from {self.state} ({error})")
             return False
         self._is_changing = True
         try:
@@ -119,7 +119,7 @@ class ManagedNode(LifecycleNodeMixin, Node):
             labels = {item[1]: item[0] for item in self._state_machine.available_transitions}
             if request.transition.label not in labels:
                 self.get_logger().error(
-                    f"no transition '{request.transition.label}' from {self.state}; there are {sorted(labels)}"
+                    f"no transition '{request.transition.label}' from {self.state}; only {sorted(labels)}"
                 )
                 response.success = False
                 return response
@@ -142,4 +142,3 @@ class ManagedNode(LifecycleNodeMixin, Node):
 
         threading.Thread(target=run, name=name, daemon=True).start()
         return future
-

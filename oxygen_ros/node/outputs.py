@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from rclpy.node import Node
+from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
@@ -49,8 +51,10 @@ class Outputs:
     def __init__(self, node: Node, settings: Settings, robot: Robot) -> None:
         self._node = node
         self._profiles: dict[str, QoSProfile] = {}
-        self._publishers: list[object] = []
-        self._chunks = self._advertise(ActionChunk, "action_chunk", qos.make_chunk_profile(settings.chunk_deadline))
+        self._publishers: list[Publisher] = []
+        self._chunks = self._advertise(
+            ActionChunk, "action_chunk", qos.make_chunk_profile(settings.chunk_deadline)
+        )
         self._texts = self._advertise(TextOutput, "text", qos.TEXT)
         self._strings = {kind: self._advertise(String, kind, qos.TEXT) for kind in KINDS}
         self._ticks = self._advertise(TickStats, "tick", qos.TICK)
@@ -75,7 +79,7 @@ class Outputs:
         message.valid_until = to_time(chunk.valid_until_ns)
         self._chunks.publish(message)
 
-    def publish_preview(self, chunk: Chunk, joints: np.ndarray) -> None:
+    def publish_preview(self, chunk: Chunk, joints: NDArray[np.float64]) -> None:
         """Where the chunk ends, as joint states of a ghost robot. joints: float64 [J], observed."""
         if chunk.representation != "position":
             return
@@ -156,7 +160,7 @@ class Outputs:
         for publisher in self._publishers:
             self._node.destroy_publisher(publisher)
 
-    def _advertise(self, kind: type, topic: str, profile: QoSProfile) -> object:
+    def _advertise(self, kind: type, topic: str, profile: QoSProfile) -> Publisher:
         publisher = self._node.create_publisher(kind, f"~/{topic}", profile)
         self._publishers.append(publisher)
         self._profiles[publisher.topic_name] = profile

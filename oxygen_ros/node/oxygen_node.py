@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lifecycle node `oxygen`: what happens in each transition.
 
-Here lives the wiring. Everything runs in the executor's thread but what configure hands to a thread of its own
-(loading, warm-up) and what the worker does.
+Here lives the wiring. Everything runs in the executor's thread but what configure hands to a thread of its
+own (loading, warm-up) and what the worker does.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class OxygenNode(ManagedNode):
 
     async def start(self) -> None:
         """Walk to active, when `autostart` says so."""
-        if self._declarations.values["autostart"] and await self.change_state(Transition.TRANSITION_CONFIGURE):
+        if self._declarations.values["autostart"] and await self.change_state(
+            Transition.TRANSITION_CONFIGURE
+        ):
             await self.change_state(Transition.TRANSITION_ACTIVATE)
 
     async def configure(self) -> None:
@@ -115,7 +117,10 @@ class OxygenNode(ManagedNode):
 
     async def activate(self) -> None:
         prepared, robot, inputs, outputs = self._prepared, self._robot, self._inputs, self._outputs
-        assert prepared is not None and robot is not None and inputs is not None and outputs is not None
+        assert prepared is not None
+        assert robot is not None
+        assert inputs is not None
+        assert outputs is not None
         settings = prepared.settings
         max_age_ns = int(settings["max_age"] * 1e9)
         sampler = Sampler(
@@ -127,8 +132,8 @@ class OxygenNode(ManagedNode):
         )
         pace = make_pace(settings["trigger"], settings["period"])
         ticker = Ticker(
-            prepared.make_session(clean_words(self._instruction, 1000)), robot, inputs.topics, sampler, outputs,
-            self._commands, self._keeper, pace,
+            prepared.make_session(clean_words(self._instruction, 1000)), robot, inputs.topics, sampler,
+            outputs, self._commands, self._keeper, pace,
         )  # fmt: skip
         watch = Watch(self._board, inputs.topics, self._keeper, self._commands, self.get_logger().warning)
         self._worker = Worker(
@@ -155,7 +160,7 @@ class OxygenNode(ManagedNode):
         await self.cleanup()
 
     def stop(self) -> bool:
-        """End loading and worker now, from outside the executor; whether both ended. For the process's end."""
+        """End loading and worker, when the process ends; whether the worker did in time."""
         self._stop_loading.set()
         worker = self._worker
         if worker is None:
@@ -206,11 +211,9 @@ class OxygenNode(ManagedNode):
     def _publish_diagnostics(self) -> None:
         extra: dict[str, dict[str, str]] = {}
         if self._inputs is not None and self._outputs is not None:
-            mismatches = {f"QoS of {stream}": words for stream, words in self._inputs.find_mismatches().items()}
-            extra["inputs"] = mismatches
-            extra["control"] = {
-                f"QoS of {topic}": f"{topic}: {words}" for topic, words in self._outputs.find_mismatches().items()
-            }
+            heard, seen = self._inputs.find_mismatches(), self._outputs.find_mismatches()
+            extra["inputs"] = {f"QoS of {stream}": words for stream, words in heard.items()}
+            extra["control"] = {f"QoS of {topic}": f"{topic}: {words}" for topic, words in seen.items()}
         worker = self._worker
         if worker is not None and (silent := time.monotonic() - worker.last_sign) > SILENT_WORKER:
             self._board.report("control", level.ERROR, f"the worker has given no sign for {silent:.0f} s")

@@ -32,9 +32,11 @@ class Pace(ABC):
 
     def pass_over(self, now: float) -> None:
         """No tick could start: nothing to see. Move on once a whole period has gone by."""
+        return None
 
     def has_published(self) -> None:
         """The tick's chunk left."""
+        return None
 
 
 class PeriodPace(Pace):

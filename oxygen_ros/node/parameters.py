@@ -94,7 +94,8 @@ def _name_type(value: Any) -> str:
 
 
 _GENERAL = (
-    Row("model", "string", "", "Folder of the model: config and safetensors. Read locally only.", required=True),
+    Row("model", "string", "", "Folder of the model: config and safetensors, read locally.",
+        required=True),
     Row("autostart", "bool", True, "Walk to active by itself at start.", read_only=True),
     Row("device", "string", "cpu", 'Torch device the model runs on, such as "cpu" or "cuda:0".'),
     Row("dtype", "string", "float32", "Number format of the weights and caches.",
@@ -123,16 +124,18 @@ _GENERAL = (
     Row("joints.range_margin", "double", 0.1, "How far beyond its limits a joint may read before the reading "
         "counts as failed [rad or m].", 0.0, 10.0),
     # Text.
-    Row("budget.mode", "string", "fixed", "fixed: at most budget.steps decode steps a tick. deadline: besides, "
-        "only steps predicted to end before the next tick.", choices=("fixed", "deadline")),
+    Row("budget.mode", "string", "fixed", "fixed: at most budget.steps decode steps a tick. deadline: "
+        "besides, only steps predicted to end before the next tick.", choices=("fixed", "deadline")),
     Row("budget.steps", "int", 4, "Most decode steps of one tick.", 0, 1024),
     Row("budget.max_rows", "int", 64, "Most rows (tokens) of one decode step.", 1, 64),
-    Row("budget.margin", "double", 0.005, "Seconds kept free before the next tick (mode deadline).", 0.0, 10.0),
+    Row("budget.margin", "double", 0.005, "Seconds kept free before the next tick (mode deadline).",
+        0.0, 10.0),
     Row("memory.lag_ticks", "int", 0, "Ticks from asking a memory to the prompt that holds it; "
         "0: ceil(max tokens / steps) + 1.", 0, 10000),
     Row("question_max_chars", "int", 200, "A question is cut to this many characters.", 1, 10000),
     # What leaves.
-    Row("chunk_deadline", "double", 0.0, "Deadline offered on ~/action_chunk [s]; 0: two periods.", 0.0, 600.0),
+    Row("chunk_deadline", "double", 0.0, "Deadline offered on ~/action_chunk [s]; 0: two periods.",
+        0.0, 600.0),
     Row("command.enabled", "bool", False, "Publish ~/joint_trajectory for a controller.", live=True),
     Row("limits.mode", "string", "clamp", "What happens to a chunk beyond the limits.",
         choices=("clamp", "refuse")),
@@ -186,7 +189,14 @@ JOINT = (
     Row("joints.<joint>.name", "string", "", "The robot's name of this joint of the model; empty: the same."),
     Row("limits.<joint>.lower", "double", -math.inf, "Lowest position commanded [rad or m]."),
     Row("limits.<joint>.upper", "double", math.inf, "Highest position commanded [rad or m]."),
-    Row("limits.<joint>.velocity", "double", math.inf, "Highest speed commanded [rad/s or m/s].", 0.0, math.inf),
+    Row(
+        "limits.<joint>.velocity",
+        "double",
+        math.inf,
+        "Highest speed commanded [rad/s or m/s].",
+        0.0,
+        math.inf,
+    ),
 )
 
 FIXED: dict[str, Row] = {row.name: row for row in (*_GENERAL, *_text_rows())}

@@ -98,7 +98,7 @@ def prepare(settings: Settings, model: Model, robot: Robot, should_stop: Callabl
         observation = make_observation(
             model.spec,
             [camera.name for camera in robot.subscribed],
-            dict(zip(model.spec.joints, (robot.ranges.get(name, (0.0, 0.0)) for name in robot.joints), strict=True)),
+            [robot.ranges.get(name, (0.0, 0.0)) for name in robot.joints],
             settings["instruction"],
         )
         latency = warm_up(
@@ -122,7 +122,7 @@ def check_device(name: str) -> None:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ParameterProblem(f"parameter 'device' is {name!r}; it must be a torch device: {error}") from error
+        raise ParameterProblem(f"parameter 'device' is {name!r}; no torch device: {error}") from error
     if device.type != "cuda":
         return
     if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():

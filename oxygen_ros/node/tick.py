@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One tick of the robot: decode the images, run the session, publish chunk, texts and figures.
 
-Here lives the order of publishing. When a tick comes, and what happens when one fails, is worker.py. Everything
-runs in the worker's thread.
+Here lives the order of publishing. When a tick comes, and what happens when one fails, is worker.py.
+Everything runs in the worker's thread.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Ticker:
             first_valid = limited.chunk.first_valid(now_ns)
             if first_valid >= limited.chunk.horizon:
                 raise ChunkError(
-                    f"chunk refused: it left {(now_ns - observation.stamp) / 1e9:.3f} s after its observation "
+                    f"chunk refused: ready {(now_ns - observation.stamp) / 1e9:.3f} s after its observation "
                     f"and covers {limited.chunk.covers_s:.3f} s"
                 )
             self._outputs.publish_chunk(limited.chunk, tick, first_valid)

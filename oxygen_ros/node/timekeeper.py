@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from rclpy.clock import ClockChange, JumpThreshold, TimeJump
+from rclpy.clock import ClockChange, JumpThreshold, ROSClock, TimeJump
 from rclpy.duration import Duration
 from rclpy.node import Node
 
@@ -29,7 +29,9 @@ class TimeKeeper:
 
     def __init__(self, node: Node, wake: Callable[[], None]) -> None:
         """wake: called when sim time moved or a clock jumped"""
-        self._clock = node.get_clock()
+        clock = node.get_clock()
+        assert isinstance(clock, ROSClock)  # what rclpy gives every node
+        self._clock = clock
         self._wake = wake
         self._jumps = 0
         self._seen_jumps = 0

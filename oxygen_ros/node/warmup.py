@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Full ticks over a made-up observation, before the first real one.
 
-The first runs of a model are slower by far (lazy initialisation, caches, kernels to compile). Run here they cost
-no chunk; the engine learns what decode steps of each size take, and configure learns the latency. Nothing
-of it is counted.
+The first runs of a model are slower by far (lazy initialisation, caches, kernels to compile). Run here they
+cost no chunk; the engine learns what decode steps of each size take, and configure learns the latency.
+Nothing of it is counted.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,15 +43,15 @@ class Latency:
 
 
 def make_observation(
-    spec: ModelSpec, cameras: Sequence[str], ranges: Mapping[str, tuple[float, float]], instruction: str
+    spec: ModelSpec, cameras: Sequence[str], ranges: Sequence[tuple[float, float]], instruction: str
 ) -> Observation:
-    """An observation that fits the model: noise for images, joints in the middle of their ranges."""
+    """An observation that fits the model: noise for images, joints [J] in the middle of their ranges."""
     noise = np.random.default_rng(0)
     images: dict[str, NDArray[np.uint8]] = {
         camera: noise.integers(0, 256, (*spec.image_size, 3), dtype=np.uint8) for camera in cameras
     }
-    middle = [sum(ranges[name]) / 2 if name in ranges else 0.0 for name in spec.joints]
-    joints = np.nan_to_num(np.array(middle, np.float64), posinf=0.0, neginf=0.0)
+    middle = np.array([(low + high) / 2 for low, high in ranges], np.float64)
+    joints = np.nan_to_num(middle, posinf=0.0, neginf=0.0)
     return Observation(1, images, joints, instruction)
 
 

@@ -178,7 +178,7 @@ class Watch:
         elif self._given_up[1] > now - STAYS:
             words = (
                 f"text does not keep up: {counters.expired} expired, {counters.rejected} rejected, "
-                f"{ticker.session.feedback.dropped} memories came too late; ask less often or raise budget.steps"
+                f"{ticker.session.feedback.dropped} memories late; ask less often or raise budget.steps"
             )
             self._board.report("text", level.WARN, words, values)
         else:

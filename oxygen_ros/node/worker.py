@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one thread that samples, infers and publishes.
 
-Here lives its loop: when it looks, when it ticks, what it does when something fails. The executor only pokes it.
-Everything in here runs in the worker's thread, but for `start`, `stop`, `join` and `poke`.
+Here lives its loop: when it looks, when it ticks, what it does when something fails. The executor only pokes
+it. Everything in here runs in the worker's thread, but for `start`, `stop`, `join` and `poke`.
 """
 
 from __future__ import annotations

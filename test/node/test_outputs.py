@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a live node makes of cameras and joints: chunks on time, texts a few ticks later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from node_lab import JOINTS, Robot, nanoseconds
+from std_msgs.msg import String
+
+
+@pytest.fixture(scope="module", autouse=True)
+def node(start_node: Callable[..., Any], robot: Robot) -> Iterator[Any]:
+    process = start_node({"command.enabled": True})
+    robot.wait_for("/oxygen/tick", timeout=60)
+    return process
+
+
+def test_chunks_have_shape_and_stamps(robot: Robot) -> None:
+    before = robot.now("/oxygen/action_chunk")
+    first = robot.wait_for("/oxygen/action_chunk", after=before)
+    second = robot.wait_for("/oxygen/action_chunk", lambda m: m.tick > first.tick)
+    assert list(first.joint_names) == list(JOINTS)
+    assert first.horizon == 16
+    assert first.step == pytest.approx(0.1)
+    assert first.representation == first.POSITION
+    values = np.array(first.values, np.float64)
+    assert values.shape == (16 * 7,)
+    assert np.isfinite(values).all()
+    assert np.abs(values).max() <= 3.2 + 1e-6
+    assert nanoseconds(first.valid_until) == nanoseconds(first.header.stamp) + 1_600_000_000
+    assert 0 <= first.first_valid <= 2
+    assert nanoseconds(second.header.stamp) > nanoseconds(first.header.stamp)
+
+
+def test_texts_come_with_their_figures(robot: Robot) -> None:
+    for kind in ("memory", "narration"):
+        text = robot.wait_for("/oxygen/text", lambda m, kind=kind: m.kind == kind)
+        assert text.finish_reason in ("eos", "length", "stop")
+        # 8 tokens at 4 steps a tick, the prompt's step among them.
+        assert 0 <= text.tick_finished - text.tick_asked <= 3
+        assert text.tokens <= 8
+        assert nanoseconds(text.header.stamp) > 0
+        robot.wait_for(f"/oxygen/{kind}", lambda m, text=text: m.data == text.text)
+
+
+def test_a_text_is_stamped_as_the_chunk_of_its_tick(robot: Robot) -> None:
+    before = robot.now("/oxygen/text")
+    text = robot.wait_for("/oxygen/text", after=before + 3)
+    chunk = robot.wait_for("/oxygen/action_chunk", lambda m: m.tick == text.tick_asked)
+    assert chunk.header.stamp == text.header.stamp
+
+
+def test_one_prefill_a_tick_and_bounded_text(robot: Robot) -> None:
+    first = robot.wait_for_tick()
+    last = robot.wait_for_tick(10)
+    assert last.mode == "oxygen"
+    assert last.prefills - first.prefills == last.tick - first.tick
+    assert last.used_steps <= last.granted_steps <= 4
+    assert last.frame_slots_used < last.frame_slots_total
+    for phase in (last.prefill, last.denoise, last.publish):
+        assert 0 < phase < 0.1
+    assert 0 <= last.age < 0.3
+    assert last.skew <= 0.03
+
+
+def test_trajectories_start_after_now_and_increase(robot: Robot) -> None:
+    before = robot.now("/oxygen/joint_trajectory")
+    message = robot.wait_for("/oxygen/joint_trajectory", after=before)
+    assert list(message.joint_names) == list(JOINTS)
+    offsets = [nanoseconds(point.time_from_start) for point in message.points]
+    assert offsets
+    assert offsets[0] > 0
+    assert all(a < b for a, b in zip(offsets, offsets[1:], strict=False))
+    assert offsets[-1] == 1_600_000_000
+    chunk = robot.wait_for("/oxygen/action_chunk", lambda m: m.header.stamp == message.header.stamp)
+    assert len(message.points) == chunk.horizon - chunk.first_valid
+
+
+def test_an_instruction_counts_from_the_next_tick(robot: Robot) -> None:
+    robot.instruction.publish(String(data="open the\x07 gripper"))
+    robot.wait_for_status("control", "instruction: open the gripper")
+
+
+def test_a_question_is_answered(robot: Robot) -> None:
+    before = robot.now("/oxygen/text")
+    robot.question.publish(String(data="what is\n left?"))
+    answer = robot.wait_for("/oxygen/text", lambda m: m.kind == "answer", after=before)
+    assert answer.prompt == "Question: what is left? Answer: "
+    assert answer.finish_reason in ("eos", "length", "stop")
+
+
+def test_hold_wins_until_released(robot: Robot) -> None:
+    assert robot.hold(True) == "held at the current position"
+    held = robot.wait_for("/oxygen/joint_trajectory", lambda m: len(m.points) == 1)
+    assert list(held.points[0].positions) == pytest.approx([0.1 * i for i in range(7)])
+    assert nanoseconds(held.points[0].time_from_start) > 0
+    # The sentinel: chunks of later ticks arrived, and no trajectory did beside them.
+    before = robot.now("/oxygen/joint_trajectory")
+    robot.wait_for_tick(5)
+    assert robot.now("/oxygen/joint_trajectory") == before
+    robot.wait_for_status("control", "held: True")
+    assert robot.hold(False) == "released"
+    robot.wait_for("/oxygen/joint_trajectory", after=before)
+
+
+def test_commands_can_be_switched_off_and_on(robot: Robot) -> None:
+    assert robot.set_parameter("command.enabled", False) == ""
+    robot.wait_for_tick(2)
+    before = robot.now("/oxygen/joint_trajectory")
+    robot.wait_for_tick(3)
+    assert robot.now("/oxygen/joint_trajectory") == before
+    assert robot.hold(True).startswith("held; commands are not enabled")
+    assert robot.hold(False) == "released"
+    assert robot.set_parameter("command.enabled", True) == ""
+    robot.wait_for("/oxygen/joint_trajectory", after=before)
+
+
+def test_other_parameters_wait_for_configure(robot: Robot) -> None:
+    assert "read at configure" in robot.set_parameter("period", 0.2)
+    assert robot.set_parameter("instruction", "wait") == ""
+    robot.wait_for_status("control", "instruction: wait")

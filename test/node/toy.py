@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that does as it is told, and an oxygen_node that loads it: for what a good model never does.
+
+Here lives no test. Run as a program it is oxygen_node with `load_toy` for `load_model`. The model's folder holds
+toy.yaml: load_seconds, step_seconds (of one decode step), denoise_seconds, fail_ticks (denoise raises), nan_ticks
+(actions are NaN), jump_ticks (actions far beyond limits). Ticks are counted from the end of the warm-up.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from numpy.typing import NDArray
+
+from oxygen_ros.models import Capacity, Guide, LoadInterrupted, Model, ModelError, ModelSpec, Prefix, Rows
+from oxygen_ros.observation import Observation
+
+JOINTS = ("joint1", "joint2", "joint3", "joint4", "joint5", "joint6", "gripper")
+END = 0
+
+
+class ToyModel(Model):
+    """Answers "abcdefg" to everything; its arm stays where it is."""
+
+    def __init__(self, orders: dict[str, Any], warmup_ticks: int) -> None:
+        self.orders = orders
+        self.device = torch.device("cpu")
+        self.spec = ModelSpec(
+            family="toy",
+            cameras=("top", "wrist"),
+            image_size=(24, 32),
+            joints=JOINTS,
+            action_joints=JOINTS,
+            representation="position",
+            horizon=int(orders.get("horizon", 20)),
+            action_dim=8,
+            step=0.05,
+            denoise_steps=1,
+            vocabulary=128,
+            eos_ids=(END,),
+            max_prefix=16,
+            cache_bytes_per_token=1,
+        )
+        self._tick = -warmup_ticks
+
+    def allocate(self, capacity: Capacity) -> None:
+        self.capacity = capacity
+        self._states = np.zeros((capacity.frames, len(JOINTS)))
+
+    def process(self, observation: Observation) -> NDArray[np.float64]:
+        missing = [camera for camera in self.spec.cameras if camera not in observation.images]
+        if missing:
+            raise ValueError(f"camera {missing[0]} is missing")
+        return observation.joints
+
+    def encode(self, inputs: Any, slot: int) -> Prefix:
+        self._states[slot] = inputs
+        return Prefix(8, 8)
+
+    def denoise(self, slot: int, noise: torch.Tensor, guide: Guide | None = None) -> torch.Tensor:
+        self._tick += 1
+        time.sleep(self.orders.get("denoise_seconds", 0.0))
+        if self._tick in self.orders.get("fail_ticks", ()):
+            raise RuntimeError(f"told to fail at tick {self._tick}")
+        actions = torch.zeros(self.spec.horizon, self.spec.action_dim)
+        actions[:, : len(JOINTS)] = torch.from_numpy(self._states[slot])
+        if self._tick in self.orders.get("nan_ticks", ()):
+            actions[3, 2] = float("nan")
+        if self._tick in self.orders.get("jump_ticks", ()):
+            actions[:, 1] = 100.0
+        return actions
+
+    def extend(self, rows: Rows) -> torch.Tensor:
+        time.sleep(self.orders.get("step_seconds", 0.0))
+        tokens = rows.token[rows.wants_logits[: rows.wanted]].tolist()
+        logits = torch.zeros(rows.wanted, self.spec.vocabulary)
+        for row, token in enumerate(tokens):
+            follows = token + 1 if ord("a") <= token < ord("g") else END if token == ord("g") else ord("a")
+            logits[row, follows] = 1.0
+        return logits
+
+    def unprocess(self, actions: torch.Tensor, observation: Observation) -> NDArray[np.float64]:
+        return actions[:, : len(JOINTS)].numpy().astype(np.float64)
+
+    def tokenize(self, text: str) -> list[int]:
+        return [min(ord(letter), 127) for letter in text]
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        return "".join(chr(token) for token in ids)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        return ()
+
+    def pool_bytes(self) -> int:
+        return self._states.nbytes
+
+
+def load_toy(
+    folder: str, *, should_stop: Callable[[], bool] | None = None, **ignored: object
+) -> ToyModel:
+    path = Path(folder) / "toy.yaml"
+    if not path.is_file():
+        raise ModelError(f"{path} is missing")
+    orders = yaml.safe_load(path.read_text())
+    until = time.monotonic() + orders.get("load_seconds", 0.0)
+    while time.monotonic() < until:
+        if should_stop is not None and should_stop():
+            raise LoadInterrupted("told to stop")
+        time.sleep(0.02)
+    return ToyModel(orders, orders.get("warmup_ticks", 6))
+
+
+if __name__ == "__main__":
+    from oxygen_ros.node.main import main
+
+    sys.exit(main(load=load_toy))
