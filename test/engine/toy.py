@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model small enough to know every answer, strict enough to catch every misuse of its slots.
+
+Here live the toy, its pure functions (`prefix_of`, `logits_of`, `actions_of`), the reference text
+made from them without slots or engine (`recite`), and small builders. No test.
+
+The slots are real memory: `encode` writes the prefix into one, `extend` writes each row's token at
+`write_at` and reads everything it answers from back out of the pools. So a slot freed too early,
+an overwritten prefix, a row too many or a place never written shows as an error or a wrong token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from oxygen_ros.engine import MODES, Engine, FinishReason, TextTask
+from oxygen_ros.engine.noise import draw_noise, draw_uniform
+from oxygen_ros.engine.sampling import choose_sampled
+from oxygen_ros.models.interface import Capacity, Guide, Model, ModelSpec, Prefix, Rows
+from oxygen_ros.observation import Observation
+
+EOS = 0
+# Some pieces hold two letters, so that a stop text may begin inside a token and end in another.
+PIECES = ("", "a", "b", "c", "d", "e", "f", "g", "h", "ab", "bc", "de", " ", ".", "!", "?")
+ADAPTERS = ("plain", "terse")
+UNWRITTEN = -1
+POSITION_GAP = 3  # the first position after a prefix is not its length: engines must not assume it
+_LOGITS = np.random.Generator(np.random.Philox(key=7)).standard_normal((4093, len(PIECES)), dtype=np.float32)
+_LOGITS *= 2
+
+SPEC = ModelSpec(
+    family="toy",
+    cameras=("top",),
+    image_size=(2, 2),
+    joints=("lift", "turn"),
+    action_joints=("lift", "turn"),
+    representation="position",
+    horizon=4,
+    action_dim=3,
+    step=0.1,
+    denoise_steps=2,
+    vocabulary=len(PIECES),
+    eos_ids=(EOS,),
+    max_prefix=8,
+    cache_bytes_per_token=8,
+)
+
+
+class ToyError(AssertionError):
+    """The engine used the toy against the interface."""
+
+
+def prefix_of(observation: Observation) -> NDArray[np.int64]:
+    """The prefix of an observation: 3..7 numbers from its content (never its stamp), a checksum last."""
+    words = f"{observation.instruction}|{observation.memory}"
+    seed = _hash(observation.images["top"].tobytes(), observation.joints.tobytes(), words.encode())
+    body = [_hash(seed.to_bytes(4, "big"), bytes([i])) for i in range(2 + seed % 5)]
+    return np.array([*body, _checksum(np.array(body, dtype=np.int64))], dtype=np.int64)
+
+
+def _checksum(body: NDArray[np.int64]) -> int:
+    return _hash(body.tobytes())
+
+
+def _hash(*parts: bytes) -> int:
+    """32 bits that depend on every byte."""
+    return int.from_bytes(hashlib.blake2b(b"/".join(parts), digest_size=4).digest(), "big")
+
+
+def logits_of(
+    prefix: NDArray[np.int64], suffix: NDArray[np.int64], position: int, adapter: int
+) -> NDArray[np.float32]:
+    """Logits [vocabulary] after the last token of `suffix`, from all that may matter."""
+    context = _hash(prefix.tobytes(), suffix.tobytes(), f"{position}/{adapter}".encode())
+    chosen: NDArray[np.float32] = _LOGITS[context % len(_LOGITS)]
+    return chosen
+
+
+def actions_of(prefix: NDArray[np.int64], noise: torch.Tensor) -> torch.Tensor:
+    """Actions [H, D] from a prefix and noise [H, D]."""
+    return noise * 0.5 + float(prefix[-1] % 1000) / 1000
+
+
+def tokens_of(text: str) -> list[int]:
+    """One token a letter, any letter: ids 1..vocabulary-1."""
+    return [1 + ord(letter) % (len(PIECES) - 1) for letter in text]
+
+
+def text_of(ids: Sequence[int]) -> str:
+    return "".join(PIECES[i] for i in ids)
+
+
+def chunk_of(observation: Observation, seed: int = 0) -> NDArray[np.float64]:
+    """The chunk [H, A] that `Engine.act` must give, bit for bit."""
+    noise = torch.from_numpy(draw_noise(seed, observation.stamp, (SPEC.horizon, SPEC.action_dim)))
+    return actions_of(prefix_of(observation), noise)[:, :2].double().numpy() + observation.joints
+
+
+class Recital(NamedTuple):
+    """A text run alone to its own end; `text` is cut at a stop."""
+
+    tokens: tuple[int, ...]
+    reason: FinishReason
+    text: str
+
+
+def recite(observation: Observation, task: TextTask) -> Recital:
+    """The text of a task by full recompute: no slot, no cache, no engine, one token after the other."""
+    prefix = prefix_of(observation)
+    adapter = ADAPTERS.index(task.adapter) + 1 if task.adapter else 0
+    prompt, tokens = tokens_of(task.prompt), list[int]()
+    while True:
+        suffix = np.array(prompt + tokens, dtype=np.int64)
+        logits = logits_of(prefix, suffix, len(prefix) + POSITION_GAP + len(suffix) - 1, adapter)
+        token = int(logits.argmax())
+        if not task.is_greedy:
+            chance = draw_uniform(task.seed, observation.stamp, task.kind, len(tokens))
+            knobs = [torch.tensor([x]) for x in (task.temperature, task.top_p, chance)]
+            token = int(choose_sampled(torch.from_numpy(logits)[None], *knobs))
+        if token == EOS:
+            return Recital(tuple(tokens), FinishReason.EOS, text_of(tokens))
+        tokens.append(token)
+        text = text_of(tokens)
+        places = [text.find(stop) for stop in task.stop if stop in text]
+        if places:
+            return Recital(tuple(tokens), FinishReason.STOP, text[: min(places)])
+        if len(tokens) == task.max_tokens:
+            return Recital(tuple(tokens), FinishReason.LENGTH, text)
+
+
+# -- the model -----------------------------------------------------------------------------------
+
+
+class ToyModel(Model):
+    """The toy. `before[method]` is called first in each method; `calls` counts them."""
+
+    def __init__(self) -> None:
+        self.spec = SPEC
+        self.device = torch.device("cpu")
+        self.calls: Counter[str] = Counter()
+        self.before: dict[str, Callable[[], None]] = {}
+        self.steps: list[int] = []  # rows of every extend
+        self._engine: Engine | None = None
+
+    def watch(self, engine: Engine) -> None:
+        """From now on a read of a slot that nobody holds is an error."""
+        self._engine = engine
+
+    def allocate(self, capacity: Capacity) -> None:
+        self.capacity = capacity
+        self.prefixes = np.full((capacity.frames, SPEC.max_prefix), UNWRITTEN, dtype=np.int64)
+        self.lengths = np.zeros(capacity.frames, dtype=np.int64)
+        self.suffixes = np.full((capacity.suffixes, capacity.suffix_tokens), UNWRITTEN, dtype=np.int64)
+        self._parents: dict[int, bytes] = {}  # suffix slot -> the prefix it continues
+
+    def process(self, observation: Observation) -> NDArray[np.int64]:
+        self._enter("process")
+        if "top" not in observation.images:
+            raise ValueError('camera "top" is missing')
+        return prefix_of(observation)
+
+    def encode(self, inputs: Any, slot: int) -> Prefix:
+        self._enter("encode")
+        self._expect_held("frame", slot)
+        self.prefixes[slot] = UNWRITTEN
+        self.prefixes[slot, : len(inputs)] = inputs
+        self.lengths[slot] = len(inputs)
+        return Prefix(len(inputs), len(inputs) + POSITION_GAP)
+
+    def denoise(self, slot: int, noise: torch.Tensor, guide: Guide | None = None) -> torch.Tensor:
+        self._enter("denoise")
+        return actions_of(self._read_prefix(slot), noise)
+
+    def fork(self, slot: int, suffix_slot: int) -> None:
+        self._enter("fork")
+        self._expect_held("suffix", suffix_slot)
+        self._parents[suffix_slot] = self._read_prefix(slot).tobytes()
+        self.suffixes[suffix_slot] = UNWRITTEN
+
+    def extend(self, rows: Rows) -> torch.Tensor:
+        self._enter("extend")
+        self._check(rows)
+        self.steps.append(rows.count)
+        token, position, _, suffix, write_at, adapter, wants = rows.block.numpy()
+        for row in range(rows.count):
+            self.suffixes[suffix[row], write_at[row]] = token[row]
+        logits = np.empty((rows.count, len(PIECES)), dtype=np.float32)
+        for frame, first, last in rows.frame_spans:
+            prefix = self._read_prefix(frame)
+            for row in range(first, last):
+                if prefix.tobytes() != self._parents[suffix[row]]:
+                    raise ToyError(f"frame {frame} no longer holds the prefix of suffix {suffix[row]}")
+                seen = self.suffixes[suffix[row], : write_at[row] + 1]
+                if (seen == UNWRITTEN).any():
+                    raise ToyError(f"row {row} reads places of suffix {suffix[row]} never written: {seen}")
+                logits[row] = logits_of(prefix, seen, int(position[row]), int(adapter[row]))
+        return torch.from_numpy(logits[wants[: rows.wanted]])
+
+    def unprocess(self, actions: torch.Tensor, observation: Observation) -> NDArray[np.float64]:
+        return actions[:, :2].double().numpy() + observation.joints
+
+    def tokenize(self, text: str) -> list[int]:
+        return tokens_of(text)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        self._enter("detokenize")
+        return text_of(ids)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        return ADAPTERS
+
+    def pool_bytes(self) -> int:
+        return self.prefixes.nbytes + self.suffixes.nbytes
+
+    def _enter(self, method: str) -> None:
+        self.calls[method] += 1
+        if method in self.before:
+            self.before[method]()
+
+    def _expect_held(self, pool: str, slot: int) -> None:
+        slots = {"frame": self.capacity.frames, "suffix": self.capacity.suffixes}[pool]
+        if not 0 <= slot < slots:
+            raise ToyError(f"{pool} {slot} is outside 0..{slots - 1}")
+        if self._engine is not None:
+            counts = {"frame": self._engine.frames, "suffix": self._engine.suffixes}[pool]
+            if counts.references(slot) < 1:
+                raise ToyError(f"{pool} {slot} is used while free")
+
+    def _read_prefix(self, slot: int) -> NDArray[np.int64]:
+        self._expect_held("frame", slot)
+        prefix: NDArray[np.int64] = self.prefixes[slot, : self.lengths[slot]]
+        if len(prefix) == 0 or prefix[-1] != _checksum(prefix[:-1]):
+            raise ToyError(f"frame {slot} holds no whole prefix")
+        return prefix
+
+    def _check(self, rows: Rows) -> None:
+        if not 1 <= rows.count <= self.capacity.max_rows:
+            raise ToyError(f"{rows.count} rows, capacity {self.capacity.max_rows}")
+        token, _, frame, suffix, write_at, adapter, wants = rows.block[:, : rows.count].tolist()
+        spans, wanted = rows.frame_spans, wants[: rows.wanted]
+        ends = [0, *(last for _, _, last in spans)]
+        faults = {
+            "spans do not match frame_slot": [slot for slot, a, b in spans for _ in range(a, b)] != frame
+            or [first for _, first, _ in spans] != ends[:-1],
+            "rows of one frame stand apart": len({slot for slot, _, _ in spans}) != len(spans),
+            "write_at outside the slot": min(write_at) < 0 or max(write_at) >= self.capacity.suffix_tokens,
+            "wrong longest": rows.longest != max(write_at) + 1,
+            "two rows write one place": len({*zip(suffix, write_at, strict=True)}) != rows.count,
+            "no such token": min(token) < 0 or max(token) >= len(PIECES),
+            "no such adapter": min(adapter) < 0 or max(adapter) > len(ADAPTERS),
+            "wrong wanted rows": rows.wanted > rows.count or sorted(set(wanted)) != wanted,
+        }
+        if any(faults.values()):
+            found = ", ".join(words for words, is_wrong in faults.items() if is_wrong)
+            raise ToyError(f"{found}: spans {spans}, longest {rows.longest}, wanted {wanted}, {rows.block}")
+        for slot in suffix:
+            self._expect_held("suffix", slot)
+
+
+class FakeClock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def see(stamp: int, content: int = 0, instruction: str = "stack", memory: str = "") -> Observation:
+    """An observation; equal `content` means equal prefixes whatever the stamp."""
+    image = np.full((2, 2, 3), content, dtype=np.uint8)
+    return Observation(stamp, {"top": image}, np.array([0.25, -0.5]), instruction, memory)
+
+
+def build(
+    mode: str = "oxygen",
+    *,
+    frames: int = 8,
+    suffixes: int = 8,
+    suffix_tokens: int = 64,
+    max_rows: int = 64,
+    **options: Any,
+) -> tuple[Engine, ToyModel]:
+    """An engine over a fresh toy that watches it."""
+    (share, batch), model = MODES[mode], ToyModel()
+    capacity = Capacity(frames, suffixes, suffix_tokens, max_rows)
+    engine = Engine(model, capacity, share=share, batch=batch, **options)
+    model.watch(engine)
+    return engine, model
