@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demo robot: a simulated arm that puts blocks into a box, for people without a robot.
 
-Modules, from the bottom up; only `bridge` knows ROS, and none imports torch:
+Modules, from the bottom up; only `bridge` and `demo` know ROS, and none imports torch:
 
 geometry     sizes of the arm, the table, the box (the one place they are written down)
 task         the instruction, as a value
 scene        the MuJoCo model (MJCF text) made from `geometry`
 state        what the simulator knows at one instant, as a plain immutable value
+physics      MuJoCo, imported without its graphics
 render       an off-screen picture, or an error that says what to install
 world        the simulation: seed, step, state, pictures
 kinematics   joints to gripper pose and back
@@ -16,6 +17,6 @@ expert       the scripted policy, a pure function of `state`
 words        what the robot is doing and what it should remember, in a closed grammar
 trajectory   joint trajectories spliced in time, numpy only
 pacing       simulated time against the wall clock
-messages     ROS messages from arrays
-bridge       the ROS node `oxygen_sim`
+bridge       the ROS node `oxygen_sim`; bridge_messages and bridge_parameters belong to it
+demo         `oxygen_demo`: robot and node as processes, watched, recorded, drawn (demo_*)
 """

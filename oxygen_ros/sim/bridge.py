@@ -32,11 +32,11 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory
 
+from oxygen_ros.sim.bridge_messages import ImageMessage, compress, joint_state, to_time, trajectory_arrays
+from oxygen_ros.sim.bridge_parameters import BadParameter, CameraSettings, Settings, declare
 from oxygen_ros.sim.expert import act, narrate, remember
 from oxygen_ros.sim.geometry import COLOURS, CONTROL_PERIOD, JOINTS
-from oxygen_ros.sim.messages import ImageMessage, compress, joint_state, to_time, trajectory_arrays
 from oxygen_ros.sim.pacing import Pacer, Periodic
-from oxygen_ros.sim.parameters import BadParameter, CameraSettings, Settings, declare
 from oxygen_ros.sim.render import GraphicsUnavailable
 from oxygen_ros.sim.trajectory import TrajectoryExecutor, TrajectoryRefused
 from oxygen_ros.sim.world import World, rest_joints
@@ -74,6 +74,7 @@ class SimBridge(Node):
         self._steps = 0
         self._episode = 0
         self._refused = 0
+        self._refusal = ""
         self._done_since: float | None = None
 
     def run(self, stop: threading.Event) -> None:
@@ -153,6 +154,7 @@ class SimBridge(Node):
             self._follow.accept(message.joint_names, stamp, times, positions, self._now())
         except TrajectoryRefused as reason:
             self._refused += 1
+            self._refusal = str(reason)
             self.get_logger().warning(
                 f"trajectory refused: {reason} ({self._refused} refused so far)", throttle_duration_sec=1.0
             )
@@ -179,6 +181,7 @@ class SimBridge(Node):
             "narration": narrate(state, settings.task),
             "memory": remember(state, settings.task),
             "trajectories_refused": self._refused,
+            "last_refusal": self._refusal,
             "pictures_dropped": {camera.name: camera.due.missed for camera in self._cameras},
         }
         self._truth.publish(String(data=json.dumps(truth)))

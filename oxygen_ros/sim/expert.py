@@ -38,6 +38,8 @@ _WIDE: Final = 0.060
 _NOTHING: Final = g.BLOCK - 0.006
 """Fingers closer than this hold nothing [m]."""
 
+_CLEARANCE: Final = 0.003
+"""Room the fingers want to the neighbours of a block [m]."""
 _STILL: Final = 0.005
 """Slower than this [m/s] the fingers are pushing against something."""
 _SPOT: Final = 0.068
@@ -244,17 +246,41 @@ def _grasp_roll(state: State, block: Block) -> float:
 
 
 def _crowding(state: State, block: Block, yaw: float) -> float:
-    """How deep [m] the open fingers around `block` would reach into the circles around its neighbours."""
+    """How much [m] the open fingers around `block` lack of `_CLEARANCE` to its neighbours; 0: they fit."""
     reach = (g.OPEN + g.FINGER_THICKNESS) / 2
-    depth = 0.0
+    finger = (g.FINGER_WIDTH / 2, g.FINGER_THICKNESS / 2)
+    lack = 0.0
     for other in state.blocks:
         if other is block or other.in_box:
             continue
         for side in (-reach, reach):
             dx = other.position[0] - (block.position[0] - side * math.sin(yaw))
             dy = other.position[1] - (block.position[1] + side * math.cos(yaw))
-            depth = max(depth, g.BLOCK * math.sqrt(0.5) + g.FINGER_THICKNESS - math.hypot(dx, dy))
-    return depth
+            lack = max(lack, _CLEARANCE - _gap(dx, dy, yaw, finger, other.yaw, (g.BLOCK / 2, g.BLOCK / 2)))
+    return lack
+
+
+def _gap(
+    dx: float,
+    dy: float,
+    yaw1: float,
+    half1: tuple[float, float],
+    yaw2: float,
+    half2: tuple[float, float],
+) -> float:
+    """Distance [m] between two rectangles along their best separating axis; negative when they overlap.
+
+    (dx, dy) leads from the centre of the first to that of the second; a rectangle has half sizes
+    (along its x, along its y) and is turned by its yaw.
+    """
+    cos, sin = abs(math.cos(yaw2 - yaw1)), abs(math.sin(yaw2 - yaw1))
+    gaps = []
+    for yaw, own, others in ((yaw1, half1, half2), (yaw2, half2, half1)):
+        along_x = abs(math.cos(yaw) * dx + math.sin(yaw) * dy)
+        along_y = abs(-math.sin(yaw) * dx + math.cos(yaw) * dy)
+        gaps.append(along_x - own[0] - cos * others[0] - sin * others[1])
+        gaps.append(along_y - own[1] - sin * others[0] - cos * others[1])
+    return max(gaps)
 
 
 def _free_places(state: State, held: Block) -> Iterator[tuple[float, float]]:

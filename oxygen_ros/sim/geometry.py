@@ -36,6 +36,7 @@ CLOSED: Final = 0.0
 
 # --- the finger pads and their surroundings, for clearances
 FINGER_THICKNESS: Final = 0.010
+FINGER_WIDTH: Final = 0.023
 FINGER_BELOW_TCP: Final = 0.012
 
 # --- the blocks

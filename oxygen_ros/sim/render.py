@@ -11,14 +11,15 @@ import importlib
 import os
 from typing import Any, Final
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
+
+from oxygen_ros.sim.physics import mujoco
 
 _BACKENDS: Final = ("egl", "osmesa", "glfw")
 _SAMPLES: Final = 4
 _CURE: Final = (
-    "on Debian 12 or Ubuntu install: sudo apt-get install libegl1 libopengl0 libgl1-mesa-dri "
+    "on Debian 12 or Ubuntu install: sudo apt-get install libegl1 libgl1-mesa-dri "
     "(for MUJOCO_GL=osmesa: libosmesa6); then run again with MUJOCO_GL=egl"
 )
 

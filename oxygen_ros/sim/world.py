@@ -11,19 +11,19 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from oxygen_ros.sim import geometry as g
 from oxygen_ros.sim.kinematics import Pose, inverse
+from oxygen_ros.sim.physics import mujoco
 from oxygen_ros.sim.render import Camera
 from oxygen_ros.sim.scene import HIDDEN_GROUP, PARKING, RGBA, SHOWN_GROUP, SMOOTH, mjcf
 from oxygen_ros.sim.state import Block, State
 from oxygen_ros.sim.task import Task
 
 _SUBSTEPS: Final = round(g.CONTROL_PERIOD / g.PHYSICS_STEP)
-_SPACING: Final = 0.066
+_SPACING: Final = 0.069
 """Least distance between two blocks' centres [m]: open fingers fit between, at one of two yaws."""
 _MARGIN: Final = 0.029
 """From a block's centre to the mat's edge [m]: a block at any yaw stays on the mat."""

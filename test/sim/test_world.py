@@ -83,7 +83,7 @@ def test_layouts_have_the_promised_blocks_apart_and_on_the_mat(world: World) -> 
             assert abs(x - g.MAT_CENTRE[0]) <= g.MAT_SIZE[0] / 2 - g.BLOCK / 2
             assert abs(y - g.MAT_CENTRE[1]) <= g.MAT_SIZE[1] / 2 - g.BLOCK / 2
             assert z == pytest.approx(g.BLOCK / 2)
-            assert all(math.dist(block.position, other.position) > 0.065 for other in blocks[:i])
+            assert all(math.dist(block.position, other.position) > 0.068 for other in blocks[:i])
             inverse(Pose(x, y, z, 0.0))  # reachable
     assert seen == {(3, 1), (3, 2), (4, 1), (4, 2)}
 
@@ -219,7 +219,7 @@ def test_without_graphics_the_error_names_the_packages(monkeypatch: pytest.Monke
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60
     )
-    assert "apt-get install libegl1 libopengl0 libgl1-mesa-dri" in done.stderr
+    assert "apt-get install libegl1 libgl1-mesa-dri" in done.stderr
 
 
 def test_the_simulator_needs_no_torch_and_no_ros() -> None:

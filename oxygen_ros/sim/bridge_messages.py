@@ -38,9 +38,11 @@ class ImageMessage:
     def __init__(self, height: int, width: int, frame_id: str) -> None:
         self._message = Image(height=height, width=width, encoding="rgb8", is_bigendian=0, step=3 * width)
         self._message.header.frame_id = frame_id
-        buffer = array.array("B", bytes(3 * height * width))
-        self._message.data = buffer
-        self._pixels: NDArray[np.uint8] = np.frombuffer(buffer, np.uint8).reshape(height, width, 3)
+        self._message.data = array.array("B", bytes(3 * height * width))
+        # The message may have copied the array it was given: its own is the one to write to.
+        self._pixels: NDArray[np.uint8] = np.frombuffer(self._message.data, np.uint8).reshape(
+            height, width, 3
+        )
 
     def fill(self, picture: NDArray[np.uint8], stamp_ns: int) -> Image:
         """The message with `picture` uint8 [H, W, 3]; valid until the next call."""
