@@ -94,7 +94,7 @@ def _name_type(value: Any) -> str:
 
 
 _GENERAL = (
-    Row("model", "string", "", "Folder of the model: config and safetensors, read locally.",
+    Row("model", "string", "", "Folder of the model; package://<package>/<folder> works too.",
         required=True),
     Row("autostart", "bool", True, "Walk to active by itself at start.", read_only=True),
     Row("device", "string", "cpu", 'Torch device the model runs on, such as "cpu" or "cuda:0".'),

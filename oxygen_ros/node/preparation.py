@@ -10,9 +10,11 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
 
 from oxygen_ros.engine import MODES, Engine, Load, Session, plan_capacity
 from oxygen_ros.engine.counters import Counters
@@ -62,11 +64,11 @@ def load(settings: Settings, load_model: LoadModel, should_stop: Callable[[], bo
     started = time.monotonic()
     try:
         model = load_model(
-            settings["model"],
+            resolve_folder(settings["model"]),
             device=settings["device"],
             dtype=settings["dtype"],
             denoise_steps=settings["denoise_steps"] or None,
-            adapters=settings["adapters"],
+            adapters=[resolve_folder(folder) for folder in settings["adapters"]],
             should_stop=should_stop,
         )
     except LoadInterrupted:
@@ -115,6 +117,21 @@ def prepare(settings: Settings, model: Model, robot: Robot, should_stop: Callabl
     except ChunkError as error:
         raise PreparationError(f"parameter 'period': {error}") from error
     return Prepared(engine, settings, latency)
+
+
+def resolve_folder(name: str) -> str:
+    """A folder's path. "package://<package>/<folder>" is looked for in that package's share folder.
+
+    Raises PreparationError for a package that is not installed.
+    """
+    if not name.startswith("package://"):
+        return name
+    package, _, folder = name.removeprefix("package://").partition("/")
+    try:
+        share = get_package_share_directory(package)
+    except (PackageNotFoundError, ValueError) as error:
+        raise PreparationError(f"{name}: package {package!r} is not installed ({error})") from error
+    return str(Path(share) / folder)
 
 
 def check_device(name: str) -> None:

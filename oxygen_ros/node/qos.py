@@ -7,7 +7,7 @@ Here lives no subscription and no publisher.
 from __future__ import annotations
 
 from rclpy.duration import Duration
-from rclpy.qos import DurabilityPolicy, QoSCompatibility, QoSProfile, ReliabilityPolicy, qos_check_compatible
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 
 CAMERA = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
@@ -23,6 +23,8 @@ TEXT = QoSProfile(
 TICK = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
 DIAGNOSTICS = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
 
+NO_DEADLINE = 2**62  # ns; discovery reports about twice this for a profile without one
+
 
 def make_chunk_profile(deadline: float) -> QoSProfile:
     """The real-time topic: newest only, never old ones for late joiners, a new one every `deadline` s."""
@@ -34,8 +36,8 @@ def make_chunk_profile(deadline: float) -> QoSProfile:
 def describe(profile: QoSProfile) -> str:
     """A profile in the words of `ros2 topic info --verbose`."""
     words = [profile.reliability.name.lower(), profile.durability.name.lower()]
-    if 0 < profile.deadline.nanoseconds < 2**62:
-        words.append(f"deadline {profile.deadline.nanoseconds / 1e9:g} s")
+    if _deadline(profile) < float("inf"):
+        words.append(f"deadline {_deadline(profile):g} s")
     return " ".join(words)
 
 
@@ -46,7 +48,7 @@ def explain_publisher(publisher: TopicEndpointInfo, type_name: str, profile: QoS
         if {publisher.topic_type, type_name} == {"sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"}:
             hint = "; set the camera's transport"
         return f"{_name(publisher)} publishes {publisher.topic_type}, this node reads {type_name}{hint}"
-    if qos_check_compatible(publisher.qos_profile, profile)[0] != QoSCompatibility.ERROR:
+    if _fits(publisher.qos_profile, profile):
         return ""
     return (
         f"{_name(publisher)} offers {describe(publisher.qos_profile)}, this node requests "
@@ -56,12 +58,32 @@ def explain_publisher(publisher: TopicEndpointInfo, type_name: str, profile: QoS
 
 def explain_subscription(subscription: TopicEndpointInfo, profile: QoSProfile) -> str:
     """Why a subscription hears nothing of a publisher of `profile`; "" when it does."""
-    if qos_check_compatible(profile, subscription.qos_profile)[0] != QoSCompatibility.ERROR:
+    if _fits(profile, subscription.qos_profile):
         return ""
     return (
         f"{_name(subscription)} requests {describe(subscription.qos_profile)}, this node offers "
         f"{describe(profile)}: incompatible QoS, it receives nothing"
     )
+
+
+def _fits(offered: QoSProfile, requested: QoSProfile) -> bool:
+    """Whether an offer satisfies a request.
+
+    rclpy's own check takes a deadline that is left out for another than the infinite one discovery reports.
+    """
+    asks_reliable = requested.reliability == ReliabilityPolicy.RELIABLE
+    asks_latched = requested.durability == DurabilityPolicy.TRANSIENT_LOCAL
+    return (
+        not (asks_reliable and offered.reliability == ReliabilityPolicy.BEST_EFFORT)
+        and not (asks_latched and offered.durability == DurabilityPolicy.VOLATILE)
+        and _deadline(offered) <= _deadline(requested)
+    )
+
+
+def _deadline(profile: QoSProfile) -> float:
+    """Seconds; infinite where none is set."""
+    span = int(profile.deadline.nanoseconds)
+    return span / 1e9 if 0 < span < NO_DEADLINE else float("inf")
 
 
 def _name(endpoint: TopicEndpointInfo) -> str:

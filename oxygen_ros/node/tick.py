@@ -69,12 +69,16 @@ class Ticker:
         self._representation = "velocity" if self._spec.representation == "velocity" else "position"
         self._published: Chunk | None = None
 
-    def run(self, sample: Sample) -> TickReport:
+    def run(self, sample: Sample, was_awaited: bool) -> TickReport:
         """Tick over a sample and publish everything that comes of it.
+
+        was_awaited: the tick was due before the sample came; periods that passed meanwhile are nobody's fault
 
         Raises Undecodable before anything ran, or whatever the session raises; then call `abandon`.
         """
         now, now_ns, started = self._keeper.now(), self._keeper.now_ns(), time.monotonic()
+        if was_awaited:
+            self._pace.pass_over(now)
         wait = self._pace.late(now)
         images = self._decode(sample.images)
         decode = time.monotonic() - started

@@ -22,6 +22,7 @@ from oxygen_ros.robot.sampler import Sampler
 from oxygen_ros.robot.streams import StreamProblem
 
 LOOK_EVERY = 0.25  # s between two looks at the streams
+ONE_RESTART = 1.0  # s within which signs of time going back are one
 STAYS = 5.0  # s a passing trouble stays in the diagnostics
 
 
@@ -50,6 +51,7 @@ class Watch:
         self._given_up = (0, -math.inf)
         self._complaint = ("", -math.inf)
         self._restarts = 0
+        self._restarted = -math.inf
 
     def look(self, sampler: Sampler, ticker: Ticker, pace: Pace) -> None:
         """Report all parts, four times a second."""
@@ -103,7 +105,11 @@ class Watch:
         self._log(words)
 
     def restart(self, words: str) -> None:
-        """Time went back."""
+        """Time went back: told once, though clock and every stream may each have shown it."""
+        now = time.monotonic()
+        if now < self._restarted + ONE_RESTART:
+            return
+        self._restarted = now
         self._restarts += 1
         self._next_look = 0.0
         self._log(words)

@@ -58,6 +58,7 @@ class Worker:
         self._poisoned = poisoned
         self._wake = threading.Event()
         self._is_stopping = False
+        self._has_begun = False
         self._wants_images = True
         self._failures = 0
         self._rest_until = 0.0
@@ -98,7 +99,6 @@ class Worker:
         self._inputs.clear()
         self._sampler.clear()
         self._keeper.take_jump()
-        self._pace.start(self._keeper.now())
         while not self._is_stopping:
             self.last_sign = time.monotonic()
             try:
@@ -121,12 +121,16 @@ class Worker:
         if rest > 0:
             return rest
         now = self._keeper.now()
-        if now < self._pace.due:
-            return self._keeper.steady(self._pace.due) - time.monotonic()
-        if self._keeper.is_sim and now == 0:
+        if now == 0:
             self._watch.miss("/clock: silent: use_sim_time is set and no time was received yet")
             return RETRY_EVERY
-        self._wants_images = True
+        if not self._has_begun:
+            # Not at activation: a grid that began at time 0 would have missed half a century.
+            self._pace.start(now)
+            self._has_begun = True
+        if now < self._pace.due:
+            return self._keeper.steady(self._pace.due) - time.monotonic()
+        was_awaited, self._wants_images = self._wants_images, True
         taken = self._sampler.take(self._keeper.now_ns())
         if isinstance(taken, Missing):
             self._watch.miss(self._watch.explain(taken.problems))
@@ -134,7 +138,7 @@ class Worker:
             self._wants_images = self._settings["trigger"] == "images"
             self._hand_over_words()
             try:
-                self._finish(self._ticker.run(taken))
+                self._finish(self._ticker.run(taken, was_awaited))
                 return 0.0
             except Undecodable as error:
                 self._watch.miss(str(error))
@@ -157,7 +161,9 @@ class Worker:
         late_ns = int(max(1.0, 2 * self._settings["max_age"]) * 1e9)
         if stamp_ns < self._newest.get(stream, 0) - late_ns:
             self._restart(f"{self._inputs.topics[stream]}: stamps went back; a recording that loops?")
-        self._newest[stream] = max(stamp_ns, self._newest.get(stream, 0))
+        # The end of the last round may come after the beginning of this one; it says nothing of this one.
+        if stamp_ns < self._keeper.now_ns() + late_ns:
+            self._newest[stream] = max(stamp_ns, self._newest.get(stream, 0))
 
     def _hand_over_words(self) -> None:
         """Instruction and questions count from the tick that starts now."""
@@ -185,7 +191,7 @@ class Worker:
         self._sampler.clear()
         self._newest.clear()
         ended = self._ticker.abandon(FinishReason.CANCELLED)
-        self._pace.start(self._keeper.now())
+        self._has_begun = False
         self._watch.restart(f"{reason}: inputs forgotten, {ended} texts cancelled")
 
     def _survive(self, error: Exception) -> float:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A robot made of two cameras and seven joints, which publishes over real DDS and remembers what it hears.
 
-Here lives no test. The robot's own thread publishes; tests change what it publishes (`robot.spoil`) and wait for
-what comes back. Proofs that nothing came use a message that must come instead, never a sleep.
+Here lives no test. The robot's own thread publishes; tests change what it publishes (`robot.spoiled`) and wait
+for what comes back. Proofs that nothing came use a message that must come instead, never a sleep.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ PARAMETERS = {
     "text.memory.max_tokens": 8,
     "text.narration.max_tokens": 8,
     "text.answer.max_tokens": 8,
-    **{f"limits.{joint}.{bound}": value for joint in JOINTS for bound, value in (("lower", -3.2), ("upper", 3.2))},
+    **{
+        f"limits.{joint}.{bound}": value
+        for joint in JOINTS
+        for bound, value in (("lower", -3.2), ("upper", 3.2))
+    },
 }
 RELIABLE = QoSProfile(depth=50, reliability=ReliabilityPolicy.RELIABLE)
 LATCHED = QoSProfile(
@@ -102,7 +106,11 @@ class Robot:
         self.node.create_subscription(kind, topic, keep, profile)
 
     def wait_for(
-        self, topic: str, fits: Callable[[Any], bool] = lambda message: True, timeout: float = 15.0, after: int = 0
+        self,
+        topic: str,
+        fits: Callable[[Any], bool] = lambda message: True,
+        timeout: float = 15.0,
+        after: int = 0,
     ) -> Any:
         """The first message of a topic, from the `after`-th heard on, that fits."""
         deadline = time.monotonic() + timeout
@@ -117,7 +125,9 @@ class Robot:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     newest = heard[-1] if heard else None
-                    raise AssertionError(f"{topic}: nothing fits among {len(heard)} messages; newest: {newest}")
+                    raise AssertionError(
+                        f"{topic}: nothing fits among {len(heard)} messages; newest: {newest}"
+                    )
                 self._grown.wait(min(left, 0.2))
 
     def forget(self) -> None:
@@ -137,7 +147,9 @@ class Robot:
             pairs = zip(self.heard[topic], self._heard_at[topic], strict=True)
             return [at for message, at in pairs if fits(message)][-1]
 
-    def wait_for_status(self, part: str, words: str = "", level: str | None = None, timeout: float = 15.0) -> Any:
+    def wait_for_status(
+        self, part: str, words: str = "", level: str | None = None, timeout: float = 15.0
+    ) -> Any:
         """A diagnostic from now on, of `oxygen: <part>`, whose message or values hold the words."""
 
         def pick(message: DiagnosticArray) -> DiagnosticStatus | None:

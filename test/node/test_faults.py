@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the node does when the model misbehaves or is slow: it says so, goes on, and never moves on nonsense."""
+"""What the node does when the model misbehaves or is slow: says so, goes on, never moves on nonsense."""
 
 from __future__ import annotations
 

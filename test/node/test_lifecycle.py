@@ -42,9 +42,9 @@ def test_one_error_after_the_other_is_named_and_cured(robot: Robot, node: Any, m
     _fails_with(robot, "parameter 'period' is 'fast' (a string); it must be a number")
     _fails_with(robot, "parameter 'perriod' is unknown; did you mean 'period'?")
     node.wait_for_line("configure failed: .*perriod")
-    assert "a number in 0.001 .. 60" in robot.set_parameter("period", 100.0) or "range" in robot.set_parameter(
+    assert "a number in 0.001 .. 60" in robot.set_parameter(
         "period", 100.0
-    )
+    ) or "range" in robot.set_parameter("period", 100.0)
     assert robot.set_parameter("period", 1) == ""  # an exact integer will do
     assert robot.set_parameter("perriod", None) == ""
     _fails_with(robot, str(model))

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from node_lab import JOINTS, Robot, nanoseconds
+from rclpy.duration import Duration
+from rclpy.qos import QoSProfile
 from std_msgs.msg import String
+
+from oxygen_ros.msg import ActionChunk
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,6 +59,22 @@ def test_a_text_is_stamped_as_the_chunk_of_its_tick(robot: Robot) -> None:
     assert chunk.header.stamp == text.header.stamp
 
 
+def test_all_is_well_and_said_so(robot: Robot) -> None:
+    assert robot.wait_for_status("inputs").message == "all inputs are fresh and in step"
+    assert "incompatible" not in str(robot.wait_for_status("control"))
+
+
+def test_a_listener_that_hears_nothing_is_named(robot: Robot) -> None:
+    profile = QoSProfile(depth=1, deadline=Duration(seconds=0.01))
+    listener = robot.node.create_subscription(ActionChunk, "/oxygen/action_chunk", lambda m: None, profile)
+    try:
+        status = robot.wait_for_status("control", "incompatible QoS", level="warn")
+        assert "/robot requests reliable volatile deadline 0.01 s" in status.message
+        assert "this node offers reliable volatile deadline 0.2 s" in status.message
+    finally:
+        robot.node.destroy_subscription(listener)
+
+
 def test_one_prefill_a_tick_and_bounded_text(robot: Robot) -> None:
     first = robot.wait_for_tick()
     last = robot.wait_for_tick(10)
@@ -74,7 +95,7 @@ def test_trajectories_start_after_now_and_increase(robot: Robot) -> None:
     offsets = [nanoseconds(point.time_from_start) for point in message.points]
     assert offsets
     assert offsets[0] > 0
-    assert all(a < b for a, b in zip(offsets, offsets[1:], strict=False))
+    assert all(a < b for a, b in itertools.pairwise(offsets))
     assert offsets[-1] == 1_600_000_000
     chunk = robot.wait_for("/oxygen/action_chunk", lambda m: m.header.stamp == message.header.stamp)
     assert len(message.points) == chunk.horizon - chunk.first_valid

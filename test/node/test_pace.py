@@ -47,7 +47,7 @@ def test_periods_without_input_are_not_counted_as_skipped() -> None:
     late=st.lists(st.floats(0.0, 5.0), min_size=1, max_size=30),
 )
 def test_ticks_stay_on_the_grid(period: float, late: list[float]) -> None:
-    """Whatever the delays: the next due time lies ahead by at most a period, and every period is accounted for."""
+    """Whatever the delays: the next due time lies ahead by a period at most; every period is counted."""
     pace = PeriodPace(period)
     pace.start(0.0)
     for delay in late:

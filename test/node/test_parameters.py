@@ -92,7 +92,13 @@ CAMERAS = {"cameras.top.topic": "/top", "cameras.wrist.topic": "/wrist"}
 
 
 def test_a_robot_is_described_in_its_own_names() -> None:
-    values = {**DEFAULTS, **CAMERAS, "joints.b.name": "wheel", "limits.wheel.lower": -1.0, "limits.wheel.upper": 2.0}
+    values = {
+        **DEFAULTS,
+        **CAMERAS,
+        "joints.b.name": "wheel",
+        "limits.wheel.lower": -1.0,
+        "limits.wheel.upper": 2.0,
+    }
     robot = Settings(values).describe_robot(_spec())
     assert [camera.topic for camera in robot.cameras] == ["/top", "/wrist"]
     assert robot.joints == ("a", "wheel")

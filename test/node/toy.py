@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model that does as it is told, and an oxygen_node that loads it: for what a good model never does.
 
-Here lives no test. Run as a program it is oxygen_node with `load_toy` for `load_model`. The model's folder holds
-toy.yaml: load_seconds, step_seconds (of one decode step), denoise_seconds, fail_ticks (denoise raises), nan_ticks
-(actions are NaN), jump_ticks (actions far beyond limits). Ticks are counted from the end of the warm-up.
+Here lives no test. Run as a program it is oxygen_node with `load_toy` for `load_model`. The model's folder
+holds toy.yaml: load_seconds, step_seconds (of one decode step), denoise_seconds, fail_ticks (denoise raises),
+nan_ticks (actions are NaN), jump_ticks (actions far beyond limits). Ticks are counted from the end of the
+warm-up.
 """
 
 from __future__ import annotations
@@ -103,9 +104,7 @@ class ToyModel(Model):
         return self._states.nbytes
 
 
-def load_toy(
-    folder: str, *, should_stop: Callable[[], bool] | None = None, **ignored: object
-) -> ToyModel:
+def load_toy(folder: str, *, should_stop: Callable[[], bool] | None = None, **ignored: object) -> ToyModel:
     path = Path(folder) / "toy.yaml"
     if not path.is_file():
         raise ModelError(f"{path} is missing")

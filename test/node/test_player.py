@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recorded demo, played into a live node under /clock: chunks and texts come, loop after loop."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from node_lab import PARAMETERS, ROOT, Robot, nanoseconds
+from rosbags.rosbag2 import Reader
+
+from oxygen_ros.node.player import Play, parse_arguments
+
+BAG = ROOT / "resource" / "demo_bag"
+
+
+@pytest.fixture(scope="module")
+def node(start_node: Callable[..., Any], robot: Robot) -> Iterator[Any]:
+    """A node on sim time that watches the bag's topics under names of their own; the robot is silent."""
+    robot.is_on = False
+    process = start_node(
+        {
+            "use_sim_time": True,
+            "cameras.top.topic": "/bag/top",
+            "cameras.wrist.topic": "/bag/wrist",
+            "cameras.wrist.transport": "compressed",
+        }
+    )
+    robot.wait_for_state("active")
+    yield process
+    robot.is_on = True
+
+
+@pytest.fixture
+def play(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    root = request.config.pluginmanager.getplugin(str(ROOT / "test" / "conftest.py"))
+    assert root is not None
+    started: list[Any] = []
+
+    def start(*words: str) -> Any:
+        program = shutil.which("oxygen_play")
+        assert program is not None, "oxygen_play is not on PATH: source scripts/env.sh (after make build)"
+        started.append(root.Process([program, *words], os.environ, tmp_path))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.running():
+            process.stop()
+
+
+def test_the_bag_gives_chunks_and_texts_and_loops(robot: Robot, node: Any, play: Callable[..., Any]) -> None:
+    robot.wait_for_status("inputs", "/clock: silent", level="error")
+    process = play(
+        str(BAG), "--clock", "--loop", "--rate", "1.5",
+        "--remap", "/camera/top/image_raw:=/bag/top", "/camera/wrist/image_raw/compressed:=/bag/wrist",
+    )  # fmt: skip
+    with Reader(BAG) as bag:
+        start_ns, end_ns = bag.start_time, bag.end_time
+    chunk = robot.wait_for("/oxygen/action_chunk", timeout=30)
+    assert start_ns <= nanoseconds(chunk.header.stamp) <= end_ns
+    robot.wait_for("/oxygen/text", lambda m: m.finish_reason in ("eos", "length"))
+    # The second round: stamps went back, and the node goes on with them.
+    robot.wait_for_status("inputs", "restarts: 2", timeout=20)
+    newest = robot.heard["/oxygen/action_chunk"][-1]
+    again = robot.wait_for(
+        "/oxygen/action_chunk",
+        lambda m: nanoseconds(m.header.stamp) < nanoseconds(newest.header.stamp),
+        after=robot.now("/oxygen/action_chunk"),
+    )
+    assert again.tick > newest.tick
+    process.stop(signal.SIGINT)
+    assert "messages played" in process.output
+    # A clock that stops is seen on the steady clock.
+    robot.wait_for_status("inputs", "sim time has not moved", level="error")
+
+
+def test_the_stamps_of_one_round_are_the_bags(robot: Robot, node: Any, play: Callable[..., Any]) -> None:
+    """Every chunk is about an image of the bag: its stamp is one of theirs."""
+    with Reader(BAG) as bag:
+        from rosbags.typesys import Stores, get_typestore
+
+        store = get_typestore(Stores.ROS2_JAZZY)
+        connections = [c for c in bag.connections if "camera" in c.topic]
+        stamps = set()
+        for connection, _, data in bag.messages(connections=connections):
+            stamp = store.deserialize_cdr(data, connection.msgtype).header.stamp
+            stamps.add(stamp.sec * 10**9 + stamp.nanosec)
+    for chunk in robot.heard["/oxygen/action_chunk"]:
+        assert nanoseconds(chunk.header.stamp) in stamps
+
+
+def test_what_cannot_be_played_is_said(play: Callable[..., Any], tmp_path: Path) -> None:
+    process = play(str(tmp_path / "nothing"))
+    assert process.wait(timeout=30) == 1
+    assert "nothing" in process.output
+    assert "Traceback" not in process.output
+    process = play(str(BAG), "--topics", "/lidar")
+    assert process.wait(timeout=30) == 1
+    assert "has no /lidar; it has /camera/top/image_raw" in process.output
+
+
+def test_arguments() -> None:
+    assert parse_arguments(["b", "--clock"]) == Play(Path("b"), clock=100.0)
+    assert parse_arguments(["b", "--clock", "20", "--loop", "--remap", "/a:=/b"]) == Play(
+        Path("b"), remap=(("/a", "/b"),), clock=20.0, loop=True
+    )
+    for wrong in (["b", "--rate", "0"], ["b", "--remap", "/a=/b"], []):
+        with pytest.raises(SystemExit):
+            parse_arguments(wrong)
+    assert PARAMETERS["model"].endswith("demo_model")
