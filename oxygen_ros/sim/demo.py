@@ -62,6 +62,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parsed = parser.parse_args(arguments)
     if parsed.duration is not None and parsed.duration <= 0:
         parser.error(f"--duration must be more than 0 seconds, got {parsed.duration:g}")
+    if parsed.model is not None and not (parsed.model / "config.json").is_file():
+        parser.error(f"--model {parsed.model}: not a model folder (it has no config.json)")
     return parsed
 
 
