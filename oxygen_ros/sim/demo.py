@@ -110,7 +110,7 @@ def watch(
             if news.ticks:
                 first_tick = now
             elif now - started > START_TIMEOUT:
-                reasons = "; ".join(news.complaints.values()) or "no diagnostics either"
+                reasons = news.summary() or "no diagnostics either"
                 raise ChildDied(f"no tick within {START_TIMEOUT:.0f} s: {reasons}")
         elif duration is not None and now - first_tick >= duration:
             return
@@ -164,10 +164,12 @@ def main(arguments: list[str] | None = None) -> int:
                 failure = failure or child.stop(lambda: ear.spin(0.05))
             ear.close()
             rclpy.shutdown()
-    return report(console, folder, types, news, note, failure)
+    return report(console, folder, types, news, failure, note=note, period=period)
 
 
-def report(console: Console, folder: Path, types: Typestore, news: News, note: str, failure: str) -> int:
+def report(
+    console: Console, folder: Path, types: Typestore, news: News, failure: str, *, note: str, period: float
+) -> int:
     """Say what happened and where it is; draw the page. Exit status 0 unless something failed."""
     if failure:
         console.print(f"[red]oxygen_demo: {failure}[/red]", highlight=False, soft_wrap=True)
@@ -184,7 +186,7 @@ def report(console: Console, folder: Path, types: Typestore, news: News, note: s
         )
     console.print(f"bag:     {folder / 'bag'}", highlight=False, soft_wrap=True)
     try:
-        draw_page(folder / "bag", folder / "demo.png", types, note=note)
+        draw_page(folder / "bag", folder / "demo.png", types, note=note, period=period)
         console.print(f"picture: {folder / 'demo.png'}", highlight=False, soft_wrap=True)
     except BagError as error:
         console.print(f"no picture: {error}", highlight=False, soft_wrap=True)

@@ -12,6 +12,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+SHORT = 100  # characters of one complaint
+
 
 @dataclass(slots=True)
 class Text:
@@ -83,6 +85,11 @@ class News:
         """Ticks a second over the last ticks [Hz]; 0 before there were two."""
         times = self._tick_times
         return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else 0.0
+
+    def summary(self) -> str:
+        """What the node complains of, each once and short; the log and /diagnostics have it whole."""
+        shown = dict.fromkeys(complaint.split(";")[0][:SHORT] for complaint in self.complaints.values())
+        return "; ".join(shown)
 
     def latency(self, quantile: float) -> float:
         """Seconds from the start of a tick to its chunk's publication; `quantile` in 0..1."""

@@ -25,6 +25,7 @@ from oxygen_ros.sim.demo_view import PHASES
 
 CAMERAS = ("side", "top", "wrist")
 PICTURES = 9
+CHARACTERS = 340  # of the smallest print, side by side over the page's width
 KIND_COLOURS = {"memory": "#7a5195", "narration": "#2f9e6e", "subtask": "#bc5090", "answer": "#ef8733"}
 PHASE_COLOURS = ("#56b4e9", "#0072b2", "#cc79a7", "#999999", "#2f9e6e")
 
@@ -75,8 +76,18 @@ class Run:
         return (stamp.sec * 10**9 + stamp.nanosec - self.start) / 1e9
 
 
-def draw_page(bag: Path, picture: Path, types: Typestore, *, note: str = "", window: float = 20.0) -> None:
+def draw_page(
+    bag: Path,
+    picture: Path,
+    types: Typestore,
+    *,
+    note: str = "",
+    period: float | None = None,
+    window: float = 20.0,
+) -> None:
     """Draw the first `window` seconds of a demo bag, counted from its first tick, into a PNG.
+
+    period: of the control loop [s]; default the median time between ticks
 
     Raises BagError when the bag cannot be read or holds no tick.
     """
@@ -96,8 +107,8 @@ def draw_page(bag: Path, picture: Path, types: Typestore, *, note: str = "", win
         _draw_joints(arm, run, [i for i, n in enumerate(names) if n != "gripper"], "arm joints [rad]")
         _draw_joints(gripper, run, [i for i, n in enumerate(names) if n == "gripper"], "gripper [m]")
         arm.legend(loc="upper right", ncols=7, frameon=False)
-        _draw_texts(texts, run)
-        _draw_ticks(ticks, run)
+        _draw_texts(texts, run, end)
+        _draw_ticks(ticks, run, period)
         ticks.set_xlim(0, end)
         ticks.set_xlabel("seconds since the first tick")
         figure.suptitle(f'oxygen_ros: "{run.instruction}"\n{note}'.strip(), fontsize=11)
@@ -143,26 +154,36 @@ def _draw_joints(axis: Axes, run: Run, columns: list[int], label: str) -> None:
     axis.set_ylabel(label)
 
 
-def _draw_texts(axis: Axes, run: Run) -> None:
+def _draw_texts(axis: Axes, run: Run, end: float) -> None:
     """A bar from the observation to the end of each text; a lane for each that is under way together."""
-    lanes: list[tuple[str, float]] = []
+    lanes: dict[str, list[float]] = {kind: [] for kind in sorted({text[2] for text in run.texts})}
+    placed = []
     for asked, ended, kind, text in sorted(run.texts):
-        free = (i for i, (owner, until) in enumerate(lanes) if owner == kind and until <= asked)
-        lane = next(free, len(lanes))
-        lanes[lane : lane + 1] = [(kind, ended)]
+        mine = lanes[kind]
+        lane = next((i for i, until in enumerate(mine) if until <= asked), len(mine))
+        mine[lane : lane + 1] = [ended]
+        placed.append((asked, ended, kind, lane, text))
+    base = dict(zip(lanes, np.cumsum([0, *(len(mine) for mine in lanes.values())]), strict=False))
+    for asked, ended, kind, lane, text in placed:
+        row = base[kind] + lane
         axis.barh(
-            lane, ended - asked, left=asked, height=0.8, color=KIND_COLOURS.get(kind, "#777777"), alpha=0.75
+            row, ended - asked, left=asked, height=0.8, color=KIND_COLOURS.get(kind, "#777777"), alpha=0.8
         )
-        room = max(int((ended - asked) * 1300 / max(run.window, 1.0) / 4.2), 4)
+        room = max(int((ended - asked) * CHARACTERS / end), 1)
         shown = " ".join(text.split())[:room].replace("$", "")
-        axis.text(asked, lane, f" {shown}", va="center", fontsize=5, color="white", clip_on=True)
-    axis.set_yticks(range(len(lanes)), [kind for kind, _ in lanes], fontsize=6)
+        axis.text(asked, row, f" {shown}", va="center", fontsize=5, color="white", clip_on=True)
+    axis.set_yticks(
+        [base[kind] + (len(mine) - 1) / 2 for kind, mine in lanes.items()],
+        list(lanes),
+        rotation=90,
+        va="center",
+    )
     axis.set_ylabel("texts, from observation to end")
 
 
-def _draw_ticks(axis: Axes, run: Run) -> None:
+def _draw_ticks(axis: Axes, run: Run, period: float | None) -> None:
     times = np.array([time for time, _ in run.ticks])
-    width = float(np.median(np.diff(times))) if len(times) > 1 else 0.1
+    width = period or (float(np.median(np.diff(times))) if len(times) > 1 else 0.1)
     bottom = np.zeros(len(times))
     for (phase, _), colour in zip(PHASES, PHASE_COLOURS, strict=True):
         spent = np.array([1e3 * getattr(tick, phase) for _, tick in run.ticks])

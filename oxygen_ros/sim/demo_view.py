@@ -51,7 +51,7 @@ class View:
         if self._live is not None:
             self._live.__enter__()
         else:
-            self._console.print(self._note, highlight=False)
+            self._console.print(self._note, highlight=False, soft_wrap=True)
         return self
 
     def __exit__(
@@ -71,7 +71,7 @@ class View:
     def _line(self, news: News, state: str) -> str:
         seconds = time.monotonic() - self._started
         if news.tick is None:
-            waits = "; ".join(news.complaints.values())
+            waits = news.summary()
             return f"[{seconds:5.1f} s] {state}{': ' + waits if waits else ''}"
         tick = news.tick
         text = f"tick {tick.tick:4d} {news.rate:4.1f} Hz"
@@ -84,7 +84,7 @@ class View:
             last = news.texts[-1]
             text += f' | {last.kind}: "{last.text[:40]}"'
         if news.complaints:
-            text += " | " + "; ".join(news.complaints.values())
+            text += f" | {news.summary()}"
         return f"[{seconds:5.1f} s] {text}"
 
     def _page(self, news: News, state: str) -> Panel:
@@ -96,7 +96,8 @@ class View:
         if news.tick is not None:
             parts += [Text(), self._bars(news.tick), Text(), self._numbers(news)]
         parts += [Text(), self._texts(news)]
-        parts += [Text(f"{name}: {complaint}", style="red") for name, complaint in news.complaints.items()]
+        if news.complaints:
+            parts.append(Text(news.summary(), style="red"))
         seconds = time.monotonic() - self._started
         return Panel(Group(*parts), title=f"oxygen_ros  {state}  {seconds:.0f} s", subtitle="Ctrl-C ends")
 
