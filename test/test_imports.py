@@ -22,10 +22,11 @@ MAY_IMPORT = {
     "node": {"observation", "robot", "engine", "models", "msg"},
     "replay": {"observation", "robot", "engine", "models", "msg"},
     "bench": {"observation", "robot", "engine", "models"},
+    "train": {"observation", "robot", "engine", "models", "sim"},
 }
 # ROS itself: node/, and the files of sim/ that are processes of a ROS graph.
 ROS = {"rclpy", "ament_index_python", "launch", "launch_ros", "cv_bridge", "builtin_interfaces"}
-ROS_FILES = ("node/", "sim/bridge.py", "sim/demo")
+ROS_FILES = ("node/", "sim/bridge", "sim/demo")
 FORBIDDEN = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal"}
 MOST_LINES = 400
 

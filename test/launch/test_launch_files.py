@@ -11,7 +11,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,15 @@ if importlib.util.find_spec("launch_ros") is None:
         allow_module_level=True,
     )
 
+import rclpy
+import rclpy.executors
 from ament_index_python.packages import get_package_share_directory
 from launch.actions import DeclareLaunchArgument
 from launch.launch_description_sources import get_launch_description_from_python_launch_file
+from lifecycle_msgs.srv import GetState
+from oxygen_ros.msg import ActionChunk
+from rcl_interfaces.srv import GetParameters
+from rclpy.node import Node
 
 from launch import LaunchContext
 
@@ -58,6 +65,29 @@ def launch(run_process: Callable[..., Any], tmp_path: Path) -> Callable[..., Any
         return run_process(command, env={"ROS_LOG_DIR": str(tmp_path / "log")})
 
     return start
+
+
+@pytest.fixture
+def observer() -> Iterator[Node]:
+    """A node of the test's own in the same domain."""
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    node = rclpy.create_node("launch_observer", context=context)
+    yield node
+    node.destroy_node()
+    context.shutdown()
+
+
+def spin_until(node: Node, true: Callable[[], bool], process: Any, timeout: float = 90.0) -> None:
+    """Let `node` receive until `true()`; AssertionError with the launch's output when it does not come."""
+    executor = rclpy.executors.SingleThreadedExecutor(context=node.context)
+    executor.add_node(node)
+    deadline = time.monotonic() + timeout
+    while not true():
+        assert process.running(), process.output
+        assert time.monotonic() < deadline, f"nothing in {timeout} s\n{process.output}"
+        executor.spin_once(timeout_sec=0.1)
+    executor.shutdown()
 
 
 def pids(process: Any, executable: str) -> list[int]:
@@ -95,24 +125,46 @@ def test_parameter_files_of_the_demo_are_installed() -> None:
         assert (SHARE / "config" / name).is_file()
 
 
-def test_demo_runs_both_processes_and_ends_cleanly(launch: Callable[..., Any]) -> None:
+def test_demo_gives_chunks_and_ends_cleanly(launch: Callable[..., Any], observer: Node) -> None:
+    chunks: list[ActionChunk] = []
+    observer.create_subscription(ActionChunk, "/oxygen/action_chunk", chunks.append, 1)
     process = launch("demo.launch.py")
-    process.wait_for_line(r"oxygen_sim-\d+\]: process started")
-    process.wait_for_line(r"oxygen_node-\d+\]: process started")
-    process.wait_for_line(r"\[oxygen_node-\d+\].*\bactive\b", timeout=90)
+    spin_until(observer, lambda: len(chunks) >= 3, process)
     output = process.stop(signal.SIGINT, timeout=40, group=True)
     for name in ("oxygen_sim", "oxygen_node"):
         assert re.search(rf"\[{name}-\d+\]: process has finished cleanly", output), output
 
 
-def test_node_is_started_again_when_it_dies(launch: Callable[..., Any]) -> None:
+def test_arguments_reach_the_node_under_its_namespace(launch: Callable[..., Any], observer: Node) -> None:
+    robot = str(SHARE / "config" / "demo.yaml")
+    process = launch(
+        "oxygen.launch.py",
+        robot=robot,
+        namespace="left",
+        autostart="false",
+        model="/none",
+        use_sim_time="true",
+    )
+    names = ["model", "autostart", "use_sim_time"]
+    client = observer.create_client(GetParameters, "/left/oxygen/get_parameters")
+    spin_until(observer, client.service_is_ready, process)
+    answer = client.call_async(GetParameters.Request(names=names))
+    spin_until(observer, answer.done, process)
+    model, autostart, use_sim_time = answer.result().values
+    assert model.string_value == "/none"
+    assert autostart.bool_value is False
+    assert use_sim_time.bool_value is True
+    process.stop(signal.SIGINT, timeout=40, group=True)
+
+
+def test_node_is_started_again_when_it_dies(launch: Callable[..., Any], observer: Node) -> None:
     process = launch("oxygen.launch.py", robot=str(SHARE / "config" / "demo.yaml"), autostart="false")
     process.wait_for_line(r"oxygen_node-1\]: process started")
-    (first,) = pids(process, "oxygen_node")
-    os.kill(first, signal.SIGKILL)
-    process.wait_for_line(r"process has died")
-    # Its own words: `launch` itself stumbles over a Ctrl-C in the instant it starts a process.
-    process.wait_for_line(r"^\[oxygen_node-1\] ", after=r"process has died")
+    os.kill(pids(process, "oxygen_node")[0], signal.SIGKILL)
+    process.wait_for_line(r"oxygen_node-1\]: process started", after=r"process has died")
+    # Not before it answers: `launch` itself stumbles over a Ctrl-C in the instant it starts a process.
+    client = observer.create_client(GetState, "/oxygen/get_state")
+    spin_until(observer, client.service_is_ready, process)
     process.stop(signal.SIGINT, timeout=40, group=True)
     assert len(pids(process, "oxygen_node")) == 2
 
@@ -121,8 +173,7 @@ def test_without_respawn_launch_ends_with_the_node(launch: Callable[..., Any]) -
     robot = str(SHARE / "config" / "demo.yaml")
     process = launch("oxygen.launch.py", robot=robot, autostart="false", respawn="false")
     process.wait_for_line(r"oxygen_node-1\]: process started")
-    (first,) = pids(process, "oxygen_node")
-    os.kill(first, signal.SIGKILL)
+    os.kill(pids(process, "oxygen_node")[0], signal.SIGKILL)
     process.wait_for_line(r"process has died")
     process.wait(timeout=20)
     assert len(pids(process, "oxygen_node")) == 1
