@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from rclpy.duration import Duration
 from rclpy.node import Node
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
@@ -155,6 +156,10 @@ class Outputs:
             if complaints:
                 found[topic] = "; ".join(complaints)
         return found
+
+    def flush(self, seconds: float) -> None:
+        """Wait until listeners have the last texts, so that they are not lost with the process."""
+        self._texts.wait_for_all_acked(Duration(nanoseconds=int(seconds * 1e9)))
 
     def destroy(self) -> None:
         for publisher in self._publishers:

@@ -166,7 +166,10 @@ class OxygenNode(ManagedNode):
         if worker is None:
             return True
         worker.stop()
-        return worker.join(timeout=5.0)
+        has_ended = worker.join(timeout=5.0)
+        if self._outputs is not None:
+            self._outputs.flush(1.0)
+        return has_ended
 
     # -- parameters ----------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A robot made of two cameras and seven joints, which publishes over real DDS and remembers what it hears.
 
-Here lives no test. The robot's own thread publishes; tests change what it publishes (`robot.spoiled`) and wait
-for what comes back. Proofs that nothing came use a message that must come instead, never a sleep.
+Here lives no test. The robot's own thread publishes; tests change what it publishes (`robot.spoiled`) and
+wait for what comes back. Proofs that nothing came use a message that must come instead, never a sleep.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.srv import ChangeState, GetState
+from oxygen_ros.msg import ActionChunk, TextOutput, TickStats
 from rcl_interfaces.srv import SetParameters
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
@@ -28,8 +29,6 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory
-
-from oxygen_ros.msg import ActionChunk, TextOutput, TickStats
 
 ROOT = Path(__file__).resolve().parents[2]
 JOINTS = ("joint1", "joint2", "joint3", "joint4", "joint5", "joint6", "gripper")
