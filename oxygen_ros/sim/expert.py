@@ -241,7 +241,7 @@ def _grasp_roll(state: State, block: Block) -> float:
     for yaw in (block.yaw, block.yaw + math.pi / 2):
         roll = roll_for(x, y, yaw)
         turn = abs(roll - float(state.targets[5]))
-        options.append((100.0 * _crowding(state, block, yaw) + turn, roll))
+        options.append((3000.0 * _crowding(state, block, yaw) + turn, roll))
     return min(options)[1]
 
 
