@@ -195,7 +195,7 @@ class Model(ABC):
 
     @abstractmethod
     def detokenize(self, ids: Sequence[int]) -> str:
-        """Text of token ids; special ids are left out."""
+        """Text of token ids; special ids, control characters and leading white space are left out."""
 
     def fork(self, slot: int, suffix_slot: int) -> None:  # noqa: B027 - nothing to do is the usual case
         """Prepare a fresh suffix slot that continues frame `slot`. Only recurrent state needs copying."""

@@ -45,11 +45,15 @@ def load_model(
         raise ModelError(f'dtype must be one of {", ".join(DTYPES)}, got "{dtype}"')
     config = path / "config.json"
     try:
-        raw = json.loads(config.read_text())
+        raw = json.loads(config.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{config} is missing: a checkpoint folder needs config.json") from None
-    except json.JSONDecodeError as error:
+    except OSError as error:
+        raise ModelError(f"{config} cannot be read: {error}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ModelError(f"{config} is not JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise ModelError(f"{config} must hold a JSON object, got {type(raw).__name__}")
     family = raw.get("model_type") or raw.get("type")
     if family not in FAMILIES:
         raise ModelError(f'{config}: model family "{family}" is not known; known: {", ".join(FAMILIES)}')

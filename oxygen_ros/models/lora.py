@@ -12,8 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from oxygen_ros.models.errors import ModelError
@@ -57,43 +59,39 @@ class TextAdapters:
 
         sizes:   output parts of each fused linear, e.g. {"qkv": (q, k, v), ...}
         inputs:  input width of each fused linear
+
+        Raises ModelError naming the file, the entry or tensor, what was found and what is needed.
         """
-        config_file, weight_file = folder / "adapter_config.json", folder / "adapter_model.safetensors"
-        for file in (config_file, weight_file):
-            if not file.is_file():
-                raise ModelError(
-                    f"text adapter {folder}: {file.name} is missing (PEFT's save_pretrained writes it)"
-                )
-        config = json.loads(config_file.read_text())
-        if config.get("peft_type") != "LORA" or config.get("use_dora"):
-            raise ModelError(f'text adapter {folder}: peft_type must be "LORA" without DoRA')
-        rank = int(config["r"])
-        gain = float(config["lora_alpha"]) / (rank**0.5 if config.get("use_rslora") else rank)
-        pairs: dict[tuple[int, str], dict[str, torch.Tensor]] = {}
-        for name, tensor in load_file(weight_file).items():
-            match = _NAME.search(name)
-            if match is None or match[2] not in _PARTS or int(match[1]) >= layers:
-                raise ModelError(
-                    f"text adapter {weight_file}: {name} is no q/k/v/o/gate/up/down of a text layer"
-                )
-            pairs.setdefault((int(match[1]), match[2]), {})[match[3]] = tensor
+        name = folder.resolve().name
+        if name in self.names:
+            raise ModelError(
+                f'text adapter {folder}: an adapter "{name}" is loaded already: rename the folder'
+            )
+        weight_file = folder / "adapter_model.safetensors"
+        rank, gain = _read_config(folder)
         deltas: dict[tuple[int, str], list[_Delta]] = {}
-        for (layer, target), pair in pairs.items():
+        for (layer, target), pair in _read_pairs(weight_file, layers).items():
             fused, part = _PARTS[target]
             first = sum(sizes[fused][:part])
             last = first + sizes[fused][part]
             want = {"A": (rank, inputs[fused]), "B": (last - first, rank)}
             for side, shape in want.items():
-                found = tuple(pair[side].shape) if side in pair else None
+                found = tuple(pair[side].shape) if side in pair else "missing"
                 if found != shape:
                     raise ModelError(
                         f"text adapter {weight_file}: layer {layer} {target} lora_{side} is {found}, "
-                        f"this model needs {shape}"
+                        f"this model and rank {rank} need {shape}"
+                    )
+                # A row's zero share of somebody else's adapter would be 0 * NaN.
+                if not pair[side].isfinite().all():
+                    raise ModelError(
+                        f"text adapter {weight_file}: layer {layer} {target} lora_{side} holds numbers that "
+                        "are not finite: its training diverged, or the file is damaged"
                     )
             down = pair["A"].T.to(device, dtype).contiguous()
             up = (pair["B"].float() * gain).T.to(device, dtype).contiguous()
             deltas.setdefault((layer, fused), []).append(_Delta(first, last, down, up))
-        self.names.append(folder.name)
+        self.names.append(name)
         self._deltas.append(deltas)
 
     def select(self, adapter: torch.Tensor) -> None:
@@ -109,3 +107,47 @@ class TextAdapters:
             for delta in deltas.get((layer, fused), ()):
                 y[:, delta.first : delta.last] += ((x @ delta.down) * mine) @ delta.up
         return y
+
+
+def _read_config(folder: Path) -> tuple[int, float]:
+    """Rank and gain (alpha / rank, or alpha / sqrt(rank): Kalajdzievski 2023) of a PEFT folder."""
+    file = folder / "adapter_config.json"
+    for needed in (file, folder / "adapter_model.safetensors"):
+        if not needed.is_file():
+            raise ModelError(
+                f"text adapter {folder}: {needed.name} is missing (PEFT's save_pretrained writes it)"
+            )
+    try:
+        config: Any = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"text adapter {file} is not JSON: {error}") from None
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA" or config.get("use_dora"):
+        raise ModelError(f'text adapter {folder}: peft_type must be "LORA" without DoRA')
+    for entry in ("rank_pattern", "alpha_pattern"):
+        if config.get(entry):
+            raise ModelError(f"text adapter {file}: {entry} is not read: all layers take one rank and alpha")
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if not isinstance(rank, int) or rank < 1:
+        raise ModelError(f'text adapter {file}: "r" must be a whole number of 1 or more, got {rank!r}')
+    if not isinstance(alpha, int | float):
+        raise ModelError(f'text adapter {file}: "lora_alpha" must be a number, got {alpha!r}')
+    return rank, float(alpha) / (rank**0.5 if config.get("use_rslora") else rank)
+
+
+def _read_pairs(file: Path, layers: int) -> dict[tuple[int, str], dict[str, torch.Tensor]]:
+    """Tensors of an adapter file: (layer, target) -> {"A": ..., "B": ...}."""
+    try:
+        tensors = load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"text adapter {file} cannot be read as safetensors: {error}") from None
+    if not tensors:
+        raise ModelError(f"text adapter {file} holds no tensor")
+    pairs: dict[tuple[int, str], dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        match = _NAME.search(name)
+        if match is None or match[2] not in _PARTS or int(match[1]) >= layers:
+            raise ModelError(
+                f"text adapter {file}: {name} is no q/k/v/o/gate/up/down of one of the {layers} text layers"
+            )
+        pairs.setdefault((int(match[1]), match[2]), {})[match[3]] = tensor
+    return pairs

@@ -97,6 +97,12 @@ class KvPool:
         base = slot * self.frame_stride
         return slice(base, base + self._lengths[slot] + workspace)
 
+    def clear(self, places: slice) -> None:
+        """Leave zeros. Attention over the whole pool multiplies what it may not see by a zero weight, so
+        one place that is not finite, left by a chunk that ran away, would end every text in it."""
+        self.keys[:, :, places] = 0
+        self.values[:, :, places] = 0
+
     def view(self, rows: Rows) -> RowView:
         """Work out the attention of a step; see RowView."""
         live = slice(0, rows.count)

@@ -6,6 +6,7 @@ Here lives reading `config.json`; weights are `weights`, prompts and statistics 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -76,6 +77,7 @@ class Pi05Config:
     joints: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        self._check_numbers()
         b, e, v = self.backbone, self.expert, self.vision
         if (b.depth, b.heads, b.kv_heads, b.head_dim) != (e.depth, e.heads, e.kv_heads, e.head_dim):
             raise ModelError(
@@ -90,6 +92,37 @@ class Pi05Config:
             )
         if self.time_rule not in ("accumulated", "exact"):
             raise ModelError(f'time_rule must be "accumulated" or "exact", got "{self.time_rule}"')
+
+    def _check_numbers(self) -> None:
+        whole = {
+            f"{part}.{name}": getattr(sizes, name)
+            for part, sizes in (("vision", self.vision), ("backbone", self.backbone), ("expert", self.expert))
+            for name in sizes.__slots__
+            if name != "eps"
+        }
+        for name in ("vocabulary", "horizon", "action_dim", "max_prompt", "denoise_steps"):
+            whole[name] = getattr(self, name)
+        for name, value in whole.items():
+            if not isinstance(value, int) or value < 1:
+                raise ModelError(f"{name} must be a whole number of 1 or more, got {value!r}")
+        for name in ("step", "min_period", "max_period", "rope_base"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise ModelError(f"{name} must be a positive number, got {value!r}")
+        for name in ("pad_id", "eos_id", "bos_id"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 0 <= value < self.vocabulary:
+                raise ModelError(f"{name} {value!r} is no id of a vocabulary of {self.vocabulary}")
+        for what, names in (("camera", self.cameras), ("joint", self.joints)):
+            twice = [name for name in names if names.count(name) > 1]
+            if twice:
+                raise ModelError(f'{what} "{twice[0]}" is named twice in {list(names)}')
+        b, width = self.backbone, self.expert.width
+        if b.heads % b.kv_heads or b.head_dim % 2 or width % 2:
+            raise ModelError(
+                f"heads {b.heads} must be a multiple of kv_heads {b.kv_heads}; head_dim {b.head_dim} and the "
+                f"expert's width {width} must be even"
+            )
 
     @property
     def max_prefix(self) -> int:
@@ -136,6 +169,8 @@ def read_config(folder: Path, raw: Mapping[str, Any]) -> Pi05Config:
         return _from_lerobot(raw) if raw.get("type") == "pi05" else from_dimensions(raw)
     except KeyError as error:
         raise ModelError(f"{folder / 'config.json'}: entry {error} is missing") from None
+    except (ModelError, TypeError, AttributeError) as error:  # the last two: a list or number for an object
+        raise ModelError(f"{folder / 'config.json'}: {error}") from None
 
 
 def from_dimensions(raw: Mapping[str, Any]) -> Pi05Config:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from oxygen_ros.models.errors import ModelError
 from oxygen_ros.models.layers import AttentionBlock
 from oxygen_ros.models.pi05.config import Pi05Config
 
@@ -24,7 +25,7 @@ def denoise_times(steps: int, rule: str) -> list[float]:
     "accumulated" sums in float32, "exact" rounds each time once; see Pi05Config.time_rule.
     """
     if steps < 1:
-        raise ValueError(f"denoise_steps must be at least 1, got {steps}")
+        raise ModelError(f"denoise_steps must be at least 1, got {steps}")
     if rule == "exact":
         return torch.tensor([1.0 - k / steps for k in range(steps)], dtype=torch.float64).float().tolist()
     times = [torch.tensor(1.0)]

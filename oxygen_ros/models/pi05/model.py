@@ -40,6 +40,8 @@ class Pi05(Model):
         """processor:   None for a bare network (golden data, benchmarks): inputs come as tensors
         denoise_steps:  S; default the checkpoint's
         over_pool:      see KvPool; default on GPUs
+
+        Raises ModelError when denoise_steps is below 1.
         """
         self.network = network
         self.processor = processor
@@ -47,7 +49,7 @@ class Pi05(Model):
         self.device = network.embedding.device
         self.dtype = network.embedding.dtype
         self._over_pool = self.device.type == "cuda" if over_pool is None else over_pool
-        steps = denoise_steps or config.denoise_steps
+        steps = config.denoise_steps if denoise_steps is None else denoise_steps
         self._times = denoise_times(steps, config.time_rule)
         self._blocks = [block for block in network.blocks if isinstance(block, DecoderBlock)]
         self._expert_blocks = [block for block in network.expert.blocks if isinstance(block, ExpertBlock)]
@@ -197,7 +199,9 @@ class Pi05(Model):
             v_t: torch.Tensor = expert.action_out(table.final.norm(stream, step, eps))
             return v_t.float()
 
-        return integrate(noise.float(), self._times, velocity, guide)
+        actions = integrate(noise.float(), self._times, velocity, guide)
+        self.pool.clear(own)
+        return actions
 
     @torch.inference_mode()
     def extend(self, rows: Rows) -> torch.Tensor:

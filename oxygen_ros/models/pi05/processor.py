@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from unicodedata import category
 
 import numpy as np
 import torch
@@ -65,11 +66,22 @@ class Quantiles:
     def read(cls, stats: Mapping[str, Any], name: str, size: int) -> Quantiles:
         if name not in stats:
             raise ModelError(f'norm_stats.json has no "{name}" (it has: {", ".join(stats)})')
-        q01, q99 = (np.asarray(stats[name][q], dtype=np.float64) for q in ("q01", "q99"))
-        for quantile, values in (("q01", q01), ("q99", q99)):
+        found = {}
+        for quantile in ("q01", "q99"):
+            try:
+                values = np.asarray(stats[name][quantile], dtype=np.float64)
+            except (KeyError, TypeError, ValueError):
+                values = np.empty(0)
             if values.shape != (size,) or not np.isfinite(values).all():
                 raise ModelError(f"norm_stats.json: {name} {quantile} must be {size} finite numbers")
-        return cls(q01, q99)
+            found[quantile] = values
+        if (found["q01"] > found["q99"]).any():
+            at = int(np.flatnonzero(found["q01"] > found["q99"])[0])
+            raise ModelError(
+                f"norm_stats.json: {name} q01 must not exceed q99, entry {at} has {found['q01'][at]} and "
+                f"{found['q99'][at]}"
+            )
+        return cls(found["q01"], found["q99"])
 
     @property
     def _span(self) -> NDArray[np.float64]:
@@ -101,22 +113,41 @@ class PlainProcessor:
             raise ModelError('config.json: "joints" must name the joints of the state')
         actions = raw.get("actions", {})
         self.action_joints: tuple[str, ...] = tuple(actions.get("joints", joints))
-        unknown = [name for name in self.action_joints if name not in joints]
-        if unknown:
+        delta = tuple(actions.get("delta", ()))
+        for what, names, among in (
+            ("action joint", self.action_joints, joints),
+            ("delta joint", delta, self.action_joints),
+        ):
+            unknown = [name for name in names if name not in among]
+            if unknown:
+                raise ModelError(f'config.json: {what} "{unknown[0]}" is not among {list(among)}')
+        if len(set(self.action_joints)) != len(self.action_joints):
+            raise ModelError(f"config.json: actions.joints names a joint twice: {list(self.action_joints)}")
+        count = len(self.action_joints)
+        if count > config.action_dim:
+            raise ModelError(f"config.json: {count} action joints do not fit action_dim {config.action_dim}")
+        if tokenizer.get_vocab_size() > config.vocabulary:
             raise ModelError(
-                f'config.json: action joint "{unknown[0]}" is not among the joints {list(joints)}'
+                f"tokenizer.json has {tokenizer.get_vocab_size()} ids, the network's vocabulary only "
+                f"{config.vocabulary}: they belong to different checkpoints"
             )
-        delta = set(actions.get("delta", ()))
         self._config = config
         self._tokenizer = tokenizer
+        # The file keeps its maker's settings. Here a text is never cut or padded, and a "<eos>" that
+        # somebody says is five letters.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True
+        self._special = {config.pad_id, config.bos_id, config.eos_id}
         self._state = Quantiles.read(stats, "state", len(joints))
         self._actions = Quantiles.read(stats, "actions", len(self.action_joints))
         self._is_delta = np.array([name in delta for name in self.action_joints])
         self._at = np.array([joints.index(name) for name in self.action_joints])
         self._bin_base = int(raw.get("state_bin_base", config.vocabulary - STATE_BINS))
-        if self._bin_base + STATE_BINS > config.vocabulary:
+        if not 0 <= self._bin_base <= config.vocabulary - STATE_BINS:
             raise ModelError(
-                f"config.json: state_bin_base {self._bin_base} + {STATE_BINS} exceeds the vocabulary"
+                f"config.json: state_bin_base must leave room for {STATE_BINS} ids in a vocabulary of "
+                f"{config.vocabulary}, got {self._bin_base}"
             )
 
     @classmethod
@@ -127,8 +158,8 @@ class PlainProcessor:
                     f"{folder}: {name} is missing; checkpoints of other projects are not read yet"
                 )
         try:
-            stats = json.loads((folder / "norm_stats.json").read_text())["norm_stats"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            stats = json.loads((folder / "norm_stats.json").read_text(encoding="utf-8"))["norm_stats"]
+        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
             raise ModelError(
                 f'{folder}/norm_stats.json must hold {{"norm_stats": {{...}}}}: {error!r}'
             ) from None
@@ -184,14 +215,18 @@ class PlainProcessor:
         return ids
 
     def detokenize(self, ids: Sequence[int]) -> str:
-        words = [i for i in ids if i < self._tokenizer.get_vocab_size()]
-        # Whoever echoes the topic shows this on a terminal: no control characters.
-        return "".join(c for c in self._tokenizer.decode(words) if c.isprintable() or c == "\n").strip()
+        size = self._tokenizer.get_vocab_size()
+        words = [i for i in ids if i < size and i not in self._special]
+        # Whoever echoes the topic shows this on a terminal: no control characters. Spaces of other
+        # scripts and joiners stay, though Python calls them unprintable too.
+        shown = (c for c in self._tokenizer.decode(words) if category(c) != "Cc" or c in "\n\t")
+        # A text follows its prompt's space. Its end is kept: a stop text may be white space.
+        return "".join(shown).lstrip()
 
 
 def _resize(image: NDArray[np.uint8], size: int, camera: str) -> NDArray[np.uint8]:
     """Bilinear with antialias to size x size, padded with black to keep the proportions."""
-    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+    if image.ndim != 3 or image.shape[2] != 3 or image.size == 0 or image.dtype != np.uint8:
         raise ValueError(
             f'camera "{camera}": an image is uint8 [height, width, 3], got {image.dtype} {image.shape}'
         )

@@ -7,7 +7,7 @@ name and in where the tied embedding stands. safetensors only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +99,7 @@ class _Files:
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
         self._at: dict[str, tuple[Any, str]] = {}
+        stands_in: dict[str, Path] = {}
         files = sorted(folder.glob("model*.safetensors"))
         if not files:
             raise ModelError(
@@ -111,8 +112,15 @@ class _Files:
                 raise ModelError(
                     f"{file} cannot be read as safetensors: {error}; copy or download it again"
                 ) from None
-            for name in reader.keys():  # noqa: SIM118 - a reader is no mapping
-                self._at[name.removeprefix("model.")] = (reader, name)
+            for key in reader.keys():  # noqa: SIM118 - a reader is no mapping
+                name = key.removeprefix("model.")
+                if name in stands_in:
+                    raise ModelError(
+                        f"{folder}: tensor {name} stands in {stands_in[name].name} and again in {file.name}: "
+                        "keep the files of one checkpoint"
+                    )
+                stands_in[name] = file
+                self._at[name] = (reader, key)
         # Tied weights. Where a file holds both, prefixes were embedded with the table.
         if _TABLE not in self._at and _HEAD in self._at:
             self._at[_TABLE] = self._at[_HEAD]
@@ -161,31 +169,49 @@ def load_network(
         for ours, parameter in network.state_dict().items():
             if should_stop is not None and should_stop():
                 raise LoadInterrupted(f"loading {folder} was stopped")
-            state[ours] = _read(files, table[ours], tuple(parameter.shape), device, dtype)
+            shapes = _part_shapes(config, ours, table[ours], tuple(parameter.shape))
+            state[ours] = _read(files, table[ours], shapes, device, dtype)
     network.load_state_dict(state, assign=True)
     return network.requires_grad_(False)
 
 
-def _read(
-    files: _Files, source: Source, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
-) -> torch.Tensor:
-    found = [files.shape(name) for name in source.names]
+def _part_shapes(
+    config: Pi05Config, ours: str, source: Source, shape: tuple[int, ...]
+) -> list[tuple[int, ...]]:
+    """The shape each source of our tensor `ours` has in a checkpoint."""
+    b, count = config.backbone, len(source.names)
     if source.flat:
-        found = [(s[0], -1 if len(s) != 4 else s[1] * s[2] * s[3]) for s in found]
-    rows = sum(s[0] for s in found)
-    if any(s[1:] != shape[1:] for s in found) or rows != shape[0]:
-        names = " + ".join(source.names)
-        raise ModelError(
-            f"{files.folder}: {names} has shape {[files.shape(n) for n in source.names]}, "
-            f"config.json needs {list(shape)} together"
-        )
+        return [(shape[0], 3, config.vision.patch_size, config.vision.patch_size)]
+    if count == 3 and not ours.startswith("vision"):
+        rows = [heads * b.head_dim for heads in (b.heads, b.kv_heads, b.kv_heads)]
+    else:
+        rows = [shape[0] // count] * count
+    return [(n, *shape[1:]) for n in rows]
+
+
+def _read(
+    files: _Files, source: Source, shapes: list[tuple[int, ...]], device: torch.device, dtype: torch.dtype
+) -> torch.Tensor:
+    for name, shape in zip(source.names, shapes, strict=True):
+        if files.shape(name) != shape:
+            raise ModelError(
+                f"{files.folder}: {name} has shape {list(files.shape(name))}, config.json needs {list(shape)}"
+            )
     parts = []
     for name in source.names:
         part = files.read(name)
+        if not part.is_floating_point():
+            raise ModelError(f"{files.folder}: {name} is {part.dtype}: quantised checkpoints are not read")
         part = part.flatten(1) if source.flat else part
         # One is added in float32: in bfloat16 a small offset would vanish beside it.
         part = part.float() + 1 if source.plus_one else part
-        parts.append(part.to(device, dtype))
+        part = part.to(device, dtype)
+        # The sum of finite weights is finite: one pass, no second tensor.
+        if not part.sum(dtype=torch.float32).isfinite():
+            raise ModelError(
+                f"{files.folder}: {name} holds numbers that are not finite; copy or download it again"
+            )
+        parts.append(part)
     return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts)
 
 
@@ -196,22 +222,10 @@ def save_network(network: Network, file: Path, dtype: torch.dtype) -> None:
 
 
 def _unfuse(network: Network, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-    c = network.config
-    sizes: Mapping[str, tuple[int, ...]] = {
-        "vision": (c.vision.width,) * 3,
-        "qkv": tuple(
-            n * c.backbone.head_dim for n in (c.backbone.heads, c.backbone.kv_heads, c.backbone.kv_heads)
-        ),
-    }
     state = network.state_dict()
-    for ours, source in sources(c).items():
-        tensor = state[ours]
-        if len(source.names) == 3:
-            parts = tensor.split(sizes["vision" if ours.startswith("vision") else "qkv"])
-        else:
-            parts = tensor.chunk(len(source.names))
-        for name, part in zip(source.names, parts, strict=True):
+    for ours, source in sources(network.config).items():
+        shapes = _part_shapes(network.config, ours, source, tuple(state[ours].shape))
+        parts = state[ours].split([shape[0] for shape in shapes])
+        for name, shape, part in zip(source.names, shapes, parts, strict=True):
             part = part.float() - 1 if source.plus_one else part
-            if source.flat:
-                part = part.unflatten(1, (3, c.vision.patch_size, c.vision.patch_size))
-            yield name, part.to(dtype).contiguous()
+            yield name, part.reshape(shape).to(dtype).contiguous()
