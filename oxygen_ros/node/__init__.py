@@ -15,9 +15,12 @@ In reading order:
     pace.py             when the next tick is due
     timekeeper.py       ROS time, sim time and the steady clock, and their jumps
     worker.py           the one thread that samples, infers and publishes
+    watch.py            what the worker sees, in words
     tick.py             one tick: decode, run, publish
     outputs.py          publishers and messages
     commands.py         trajectories to the controller, and the hold
+    poison.py           whether an error has cost the process its GPU
+    qos.py              profiles, and what does not fit them
     diagnostics.py      /diagnostics
     player.py           a small bag player
 """

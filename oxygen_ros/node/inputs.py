@@ -45,7 +45,7 @@ class Inputs:
         self._images: dict[str, deque[tuple[Any, int]]] = {}
         self._joints: deque[tuple[JointState, int]] = deque(maxlen=JOINTS_KEPT)
         # The hold reads these in the executor's thread; the worker never does.
-        self.newest_joints: deque[JointState] = deque(maxlen=JOINTS_KEPT)
+        self.newest_joints: deque[tuple[JointState, int]] = deque(maxlen=JOINTS_KEPT)
         self._instruction: deque[str] = deque(maxlen=1)
         self._questions: deque[str] = deque(maxlen=16)
         # stream -> type and profile we subscribe with
@@ -129,8 +129,9 @@ class Inputs:
         return store
 
     def _store_joints(self, message: JointState) -> None:
-        self._joints.append((message, time.monotonic_ns()))
-        self.newest_joints.append(message)
+        received = (message, time.monotonic_ns())
+        self._joints.append(received)
+        self.newest_joints.append(received)
 
     def _store_instruction(self, message: String) -> None:
         self._instruction.append(message.data)

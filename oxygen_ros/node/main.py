@@ -81,7 +81,11 @@ def main(args: Sequence[str] | None = None, load: Any = None) -> int:
     ending.call_when_asked(wake.trigger)
     executor.create_task(node.start)
     while not ending.is_asked.is_set():
-        executor.spin_once()
+        try:
+            executor.spin_once()
+        except Exception as error:
+            # A callback failed. The robot must not lose its node over, say, a malformed request.
+            node.get_logger().error(f"a callback failed: {type(error).__name__}: {error}")
     node.get_logger().info(f"ending: {ending.reason}")
     has_ended = node.stop()
     executor.shutdown(timeout_sec=1.0)

@@ -47,6 +47,8 @@ class ManagedNode(LifecycleNodeMixin, Node):
         LifecycleNodeMixin.__init__(self, callback_group=ReentrantCallbackGroup())
         self._service_change_state.callback = self._on_change_state
         self._is_changing = False
+        # One transition at a time, one thread at a time.
+        self._background: threading.Thread | None = None
 
     @property
     def state(self) -> str:
@@ -127,18 +129,33 @@ class ManagedNode(LifecycleNodeMixin, Node):
         response.success = await self.change_state(transition_id)
         return response
 
-    def run_in_thread(self, work: Callable[[], Any], name: str) -> Future:
-        """Run blocking work in a thread of its own; await the future for what it returns or raises."""
+    async def run_in_thread(self, work: Callable[[], Any], name: str) -> Any:
+        """Run blocking work in a thread of its own; returns or raises what it does."""
         future = Future()
 
         def run() -> None:
+            error: Exception | None = None
+            result = None
             try:
-                future.set_result(work())
-            except BaseException as error:
-                future.set_exception(error)
+                result = work()
+            except Exception as caught:
+                error = caught
+            # As a result: a future that is never read complains of its exception on the console.
+            future.set_result((result, error))
             executor = self.executor
             if executor is not None:
                 executor.wake()
 
-        threading.Thread(target=run, name=name, daemon=True).start()
-        return future
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._background = thread
+        thread.start()
+        result, error = await future
+        if error is not None:
+            raise error
+        return result
+
+    def join_background(self, timeout: float) -> bool:
+        """Wait for the work in a thread, when the process ends; whether there is none any more."""
+        if self._background is not None:
+            self._background.join(timeout)
+        return self._background is None or not self._background.is_alive()

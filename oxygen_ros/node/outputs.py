@@ -49,13 +49,12 @@ class TickTimes:
 class Outputs:
     """The node's publishers. Made in configure, before the worker starts."""
 
-    def __init__(self, node: Node, settings: Settings, robot: Robot) -> None:
+    def __init__(self, node: Node, settings: Settings, robot: Robot, deadline: float) -> None:
+        """deadline: offered for chunks [s]"""
         self._node = node
         self._profiles: dict[str, QoSProfile] = {}
         self._publishers: list[Publisher] = []
-        self._chunks = self._advertise(
-            ActionChunk, "action_chunk", qos.make_chunk_profile(settings.chunk_deadline)
-        )
+        self._chunks = self._advertise(ActionChunk, "action_chunk", qos.make_chunk_profile(deadline))
         self._texts = self._advertise(TextOutput, "text", qos.TEXT)
         self._strings = {kind: self._advertise(String, kind, qos.TEXT) for kind in KINDS}
         self._ticks = self._advertise(TickStats, "tick", qos.TICK)

@@ -14,6 +14,7 @@ from typing import Any
 
 from lifecycle_msgs.msg import Transition
 from rclpy.clock import Clock, ClockType
+from sensor_msgs.msg import JointState
 from std_srvs.srv import SetBool
 
 from oxygen_ros.models import LoadInterrupted, load_model
@@ -26,7 +27,14 @@ from oxygen_ros.node.managed import ManagedNode, TransitionRefused
 from oxygen_ros.node.outputs import Outputs
 from oxygen_ros.node.pace import make_pace
 from oxygen_ros.node.parameters import ParameterProblem, rows_of_model
-from oxygen_ros.node.preparation import LoadModel, PreparationError, Prepared, load, prepare
+from oxygen_ros.node.preparation import (
+    LoadModel,
+    PreparationError,
+    Prepared,
+    load,
+    prepare,
+    release_memory,
+)
 from oxygen_ros.node.settings import Robot, Settings
 from oxygen_ros.node.tick import Ticker
 from oxygen_ros.node.timekeeper import TimeKeeper
@@ -106,7 +114,7 @@ class OxygenNode(ManagedNode):
             self._loading_since = None
         self._robot = robot
         self._inputs = Inputs(self, robot.subscribed, self._poke)
-        self._outputs = Outputs(self, settings, robot)
+        self._outputs = Outputs(self, settings, robot, settings.find_deadline(model.spec))
         self._instruction = settings["instruction"]
         if robot.unlimited:
             self.get_logger().warning(
@@ -160,16 +168,16 @@ class OxygenNode(ManagedNode):
         await self.cleanup()
 
     def stop(self) -> bool:
-        """End loading and worker, when the process ends; whether the worker did in time."""
+        """End loading and worker, when the process ends; whether all threads did in time."""
         self._stop_loading.set()
         worker = self._worker
-        if worker is None:
-            return True
-        worker.stop()
-        has_ended = worker.join(timeout=5.0)
+        has_ended = True
+        if worker is not None:
+            worker.stop()
+            has_ended = worker.join(timeout=5.0)
         if self._outputs is not None:
             self._outputs.flush(1.0)
-        return has_ended
+        return self.join_background(timeout=3.0) and has_ended
 
     # -- parameters ----------------------------------------------------------------------------
 
@@ -190,7 +198,7 @@ class OxygenNode(ManagedNode):
     def _on_hold(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
         if request.data:
             joints = self._robot.action_joints if self._robot is not None else ()
-            newest = self._inputs.newest_joints if self._inputs is not None else ()
+            newest = self._recent_joints()
             step = self._prepared.engine.model.spec.step if self._prepared is not None else 0.1
             response.message = self._commands.hold(joints, newest, self._keeper.now_ns(), step)
         else:
@@ -198,6 +206,13 @@ class OxygenNode(ManagedNode):
         response.success = True
         self.get_logger().warning(f"~/hold: {response.message}")
         return response
+
+    def _recent_joints(self) -> list[JointState]:
+        """Joint states that are not too old to hold at, the newest last."""
+        if self._inputs is None or self._prepared is None:
+            return []
+        oldest_ns = time.monotonic_ns() - int(self._prepared.settings["max_age"] * 1e9)
+        return [message for message, received_ns in self._inputs.newest_joints if received_ns >= oldest_ns]
 
     def _poke(self) -> None:
         worker = self._worker
@@ -263,3 +278,4 @@ class OxygenNode(ManagedNode):
         if self._outputs is not None:
             self._outputs.destroy()
         self._inputs = self._outputs = self._prepared = self._robot = None
+        release_memory()

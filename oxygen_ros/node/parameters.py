@@ -134,7 +134,8 @@ _GENERAL = (
         "0: ceil(max tokens / steps) + 1.", 0, 10000),
     Row("question_max_chars", "int", 200, "A question is cut to this many characters.", 1, 10000),
     # What leaves.
-    Row("chunk_deadline", "double", 0.0, "Deadline offered on ~/action_chunk [s]; 0: two periods.",
+    Row("chunk_deadline", "double", 0.0, "Deadline offered on ~/action_chunk [s]; 0: twice the period "
+        "(trigger `chunk_end`: twice the chunk).",
         0.0, 600.0),
     Row("command.enabled", "bool", False, "Publish ~/joint_trajectory for a controller.", live=True),
     Row("limits.mode", "string", "clamp", "What happens to a chunk beyond the limits.",

@@ -6,6 +6,7 @@ Here lives no rclpy. Whatever the user can cure is a PreparationError whose text
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable
@@ -84,6 +85,7 @@ def prepare(settings: Settings, model: Model, robot: Robot, should_stop: Callabl
     """Pools, warm-up and the check of the timing. Raises PreparationError, or LoadInterrupted."""
     torch.set_num_threads(settings["torch_threads"])
     share, batch = MODES[settings["mode"]]
+    _check_texts(settings, model)
     try:
         engine = Engine(
             model,
@@ -134,6 +136,13 @@ def resolve_folder(name: str) -> str:
     return str(Path(share) / folder)
 
 
+def release_memory() -> None:
+    """Give a dropped model's memory back to the machine and the device."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
 def check_device(name: str) -> None:
     """Raise ParameterProblem unless this torch can compute on the device."""
     try:
@@ -165,6 +174,19 @@ def _runs_on(arch: str, major: int, minor: int) -> bool:
     if kind == "compute":
         return built <= (major, minor)
     return built[0] == major and built[1] <= minor
+
+
+def _check_texts(settings: Settings, model: Model) -> None:
+    for kind, task in settings.tasks.items():
+        if task.adapter and task.adapter not in model.adapters:
+            raise PreparationError(
+                f"parameter 'text.{kind}.adapter' is {task.adapter!r}; it must be a loaded adapter: "
+                f"{', '.join(model.adapters) or 'there are none'}"
+            )
+        if not model.tokenize(task.prompt):
+            raise PreparationError(
+                f"parameter 'text.{kind}.prompt' is {task.prompt!r}; it must have at least one token"
+            )
 
 
 def _estimate_loads(settings: Settings, model: Model) -> list[Load]:

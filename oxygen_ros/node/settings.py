@@ -85,10 +85,10 @@ class Settings:
             return max(int(self["memory.lag_ticks"]), 1)
         return ticks_of_text(memory.max_tokens, self.budget.steps) + 1
 
-    @property
-    def chunk_deadline(self) -> float:
-        """Deadline offered for chunks [s]."""
-        return float(self["chunk_deadline"] or 2 * self["period"])
+    def find_deadline(self, spec: ModelSpec) -> float:
+        """Deadline offered for chunks [s]: twice the time between two of them."""
+        between = spec.horizon * spec.step if self["trigger"] == "chunk_end" else self["period"]
+        return float(self["chunk_deadline"] or 2 * between)
 
     def describe_robot(self, spec: ModelSpec) -> Robot:
         """The robot's cameras, joints and limits as this model needs them.

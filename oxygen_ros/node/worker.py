@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -19,6 +18,7 @@ from oxygen_ros.node import diagnostics as level
 from oxygen_ros.node.diagnostics import Board
 from oxygen_ros.node.inputs import Inputs, clean_words
 from oxygen_ros.node.pace import Pace
+from oxygen_ros.node.poison import is_poisoned
 from oxygen_ros.node.settings import Settings
 from oxygen_ros.node.tick import Ticker, Undecodable
 from oxygen_ros.node.timekeeper import TimeKeeper
@@ -220,14 +220,3 @@ class Worker:
             self._ticker.abandon(FinishReason.DEACTIVATED)
         except Exception as error:
             self._board.report("text", level.ERROR, f"texts not ended: {error}")
-
-
-def is_poisoned(device: Any, error: BaseException) -> bool:
-    """Whether a CUDA error has left the context unable to compute: then even waiting for it fails."""
-    if device.type != "cuda" or isinstance(error, torch.cuda.OutOfMemoryError):
-        return False
-    try:
-        torch.cuda.synchronize(device)
-    except RuntimeError:
-        return True
-    return False
