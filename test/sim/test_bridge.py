@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import sys
@@ -15,8 +16,6 @@ import numpy as np
 import pytest
 
 rclpy = pytest.importorskip("rclpy", reason="ROS 2 is not here (no rclpy): the bridge to it is NOT tested")
-
-import itertools
 
 from builtin_interfaces.msg import Duration, Time  # noqa: E402
 from rclpy.node import Node  # noqa: E402
