@@ -8,6 +8,7 @@ does `make`. Signals sent to this process are handed on. Exit status: the comman
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,9 @@ def main() -> int:
         ours = os.isatty(sys.stdin.fileno()) and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (OSError, ValueError):  # no stdin, or no controlling terminal
         ours = False
+    if shutil.which(sys.argv[1]) is None:
+        print(f"{sys.argv[1]} is not on PATH: make build, then source scripts/env.sh", file=sys.stderr)
+        return 127
     # A group of its own only with a terminal: without one, signals to our group must reach the command.
     child = subprocess.Popen(sys.argv[1:], process_group=0 if ours else None)
 
