@@ -23,7 +23,7 @@ def field(name: str) -> str:
 extras = {
     "model": ["torch>=2.6", "safetensors>=0.4", "tokenizers>=0.19"],
     "sim": ["mujoco>=3.2"],
-    "bags": ["rosbags>=0.10", "matplotlib>=3.8", "pillow>=10"],
+    "bags": ["rosbags>=0.10", "matplotlib>=3.8"],
     "view": ["rich>=13"],
 }
 extras["all"] = sorted(set().union(*extras.values()))
@@ -56,7 +56,7 @@ setup(
     packages=find_namespace_packages(include=["oxygen_ros", "oxygen_ros.*"], exclude=["*.__pycache__"]),
     package_data={"": ["py.typed", "*.xml", "*.json", "*.yaml"]},
     data_files=shared,
-    install_requires=["numpy>=1.26", "PyYAML>=6.0"],
+    install_requires=["numpy>=1.26", "pillow>=10", "PyYAML>=6.0"],
     extras_require=extras,
     entry_points={"console_scripts": scripts},
     zip_safe=False,

@@ -115,8 +115,15 @@ def decode_compressed(format: str, data: Any, topic: str) -> NDArray[np.uint8]:
                 raise ValueError(f"{file.width}x{file.height} pixels, more than {MAX_PIXELS}")
             file.load()
             pixels = _pillow_to_rgb(file)
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error,
-            PillowImage.DecompressionBombError) as error:
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        EOFError,
+        struct.error,
+        zlib.error,
+        PillowImage.DecompressionBombError,
+    ) as error:
         raise ImageError(
             f"{topic}: {len(payload)} bytes of format {format!r} do not decode as JPEG or PNG ({error}); "
             "is the message truncated, or the topic another type?"
@@ -163,9 +170,7 @@ def _as_bytes(data: Any, topic: str) -> memoryview:
         ) from error
 
 
-def _view_rows(
-    data: Any, height: int, step: int, used: int, encoding: str, topic: str
-) -> NDArray[np.uint8]:
+def _view_rows(data: Any, height: int, step: int, used: int, encoding: str, topic: str) -> NDArray[np.uint8]:
     """The pixels' bytes [height, used] without the padding that makes a row `step` bytes, not copied."""
     if step < used:
         raise ImageError(
@@ -188,9 +193,7 @@ def _drop_low_bytes(rows: NDArray[np.uint8], size: int, is_bigendian: int) -> ND
     return rows[:, (0 if is_bigendian else 1) :: 2]
 
 
-def _pick_channels(
-    rows: NDArray[np.uint8], channels: int, order: tuple[int, int, int]
-) -> NDArray[np.uint8]:
+def _pick_channels(rows: NDArray[np.uint8], channels: int, order: tuple[int, int, int]) -> NDArray[np.uint8]:
     """Rows [H, W * channels] to contiguous RGB [H, W, 3]; the one copy on the raw path."""
     pixels = np.empty((rows.shape[0], rows.shape[1] // channels, 3), np.uint8)
     if channels == 3 and order == (0, 1, 2):
@@ -231,8 +234,13 @@ def _demosaic(mosaic: NDArray[np.uint8], encoding: str, topic: str) -> NDArray[n
     mirror = pattern == "grbg" and width % 2 == 0
     packed = np.ascontiguousarray(mosaic[:, ::-1] if mirror else mosaic)
     message = SimpleNamespace(
-        header=None, height=height, width=width, step=width, is_bigendian=0,
-        encoding="bayer_rggb8" if mirror else f"bayer_{pattern}8", data=packed.reshape(-1),
+        header=None,
+        height=height,
+        width=width,
+        step=width,
+        is_bigendian=0,
+        encoding="bayer_rggb8" if mirror else f"bayer_{pattern}8",
+        data=packed.reshape(-1),
     )
     try:
         pixels = bridge.CvBridge().imgmsg_to_cv2(message, desired_encoding="rgb8")

@@ -174,9 +174,7 @@ class JointBuffer:
         )
         return sampled if bool(np.isfinite(sampled).all()) else None
 
-    def explain(
-        self, stamp_ns: int, max_age_ns: int, within: tuple[int, int] | None = None
-    ) -> list[str]:
+    def explain(self, stamp_ns: int, max_age_ns: int, within: tuple[int, int] | None = None) -> list[str]:
         """Why `sample` with the same arguments gives None: a sentence for each joint; [] if it does not."""
         return [words for _, _, words in self.find_faults(stamp_ns, max_age_ns, within)]
 
@@ -196,9 +194,13 @@ class JointBuffer:
                 continue
             distance = min((stamp_ns - stamp for stamp in track.stamps), key=abs)
             side = "older" if distance >= 0 else "newer"
-            yield track.name, "stale", (
-                f"joint {track.name!r}: nearest reading is {abs(distance) / 1e9:.3f} s {side} than the "
-                f"instant wanted (limit {max_age_ns / 1e9:.3f} s)"
+            yield (
+                track.name,
+                "stale",
+                (
+                    f"joint {track.name!r}: nearest reading is {abs(distance) / 1e9:.3f} s {side} than the "
+                    f"instant wanted (limit {max_age_ns / 1e9:.3f} s)"
+                ),
             )
 
     def discard_after(self, stamp_ns: int) -> int:

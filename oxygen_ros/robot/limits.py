@@ -112,9 +112,7 @@ class Limits:
         same = np.array_equal(limited, chunk.values)
         return LimitedChunk(chunk if same else replace(chunk, values=limited), counts)
 
-    def _columns(
-        self, chunk: Chunk
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def _columns(self, chunk: Chunk) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Lower, upper and speed limits [A] in the order of the chunk's joints."""
         missing = [name for name in chunk.joint_names if name not in self.by_joint]
         if missing:
@@ -128,8 +126,12 @@ class Limits:
         return lower, upper, speed
 
     def _require_way_back(
-        self, chunk: Chunk, current: NDArray[np.float64], lower: NDArray[np.float64],
-        upper: NDArray[np.float64], reach: NDArray[np.float64],
+        self,
+        chunk: Chunk,
+        current: NDArray[np.float64],
+        lower: NDArray[np.float64],
+        upper: NDArray[np.float64],
+        reach: NDArray[np.float64],
     ) -> None:
         outside = np.maximum(lower - current, current - upper)
         for joint in np.flatnonzero(outside > reach + ROUNDING):
@@ -140,8 +142,13 @@ class Limits:
             )
 
     def _report(
-        self, chunk: Chunk, step: int, kind: str, wanted: NDArray[np.float64],
-        allowed: NDArray[np.float64], counts: dict[str, int],
+        self,
+        chunk: Chunk,
+        step: int,
+        kind: str,
+        wanted: NDArray[np.float64],
+        allowed: NDArray[np.float64],
+        counts: dict[str, int],
         came_from: tuple[NDArray[np.float64], float] | None = None,
     ) -> None:
         """Count the joints whose value was changed, or raise at the first in refuse mode.

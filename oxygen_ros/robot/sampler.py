@@ -142,7 +142,8 @@ class Sampler:
     def status(self, now_ns: int) -> list[StreamStatus]:
         """Figures of every stream, for diagnostics: required cameras, optional ones, joints."""
         newest = [
-            stream.last_ns for name, stream in self._streams.items()
+            stream.last_ns
+            for name, stream in self._streams.items()
             if name != JOINTS and stream.last_ns is not None
         ]
         return [
@@ -182,11 +183,14 @@ class Sampler:
             self._blame_future(JOINTS, last_joint_ns, now_ns)
 
     def _blame_future(self, stream: str, stamp_ns: int, now_ns: int) -> None:
-        self._streams[stream].blame("future", (
-            f"stamp is {(stamp_ns - now_ns) / 1e9:.3f} s ahead of now (limit "
-            f"{self._max_age_ns / 1e9:.3f} s); are the clocks of the machines synchronised, "
-            "and is use_sim_time the same everywhere?"
-        ))
+        self._streams[stream].blame(
+            "future",
+            (
+                f"stamp is {(stamp_ns - now_ns) / 1e9:.3f} s ahead of now (limit "
+                f"{self._max_age_ns / 1e9:.3f} s); are the clocks of the machines synchronised, "
+                "and is use_sim_time the same everywhere?"
+            ),
+        )
 
     def _find_sets(self) -> Iterator[dict[str, int]]:
         """Stamps by camera of every coherent set of required cameras, newest instant first."""
@@ -208,7 +212,8 @@ class Sampler:
         for camera in self._optional:
             first, last = min(stamps.values()), max(stamps.values())
             fitting = [
-                stamp for stamp in self._images[camera]
+                stamp
+                for stamp in self._images[camera]
                 if max(last, stamp) - min(first, stamp) <= self._max_skew_ns
             ]
             if fitting:
@@ -240,8 +245,11 @@ class Sampler:
         stream = self._streams[camera]
         words = stream.describe(now_ns, self._latest_receipt_ns)
         if stream.count == 0:
-            return StreamProblem(camera, "silent", f"no image received yet; is it published, and is its "
-                                 f"QoS compatible? ({words})")
+            return StreamProblem(
+                camera,
+                "silent",
+                f"no image received yet; is it published, and is its QoS compatible? ({words})",
+            )
         if stream.faulty and stream.problem is not None:
             return StreamProblem(camera, stream.problem.reason, f"{stream.problem.detail} ({words})")
         return StreamProblem(
@@ -253,20 +261,23 @@ class Sampler:
         lead = max(self._required, key=lambda camera: max(self._images[camera]))
         distances = {
             camera: min(abs(a - b) for a in self._images[camera] for b in self._images[lead])
-            for camera in self._required if camera != lead
+            for camera in self._required
+            if camera != lead
         }
         apart = {camera: gap for camera, gap in distances.items() if gap > self._max_skew_ns}
         for camera, gap in (apart or distances).items():
             behind = max(self._images[lead]) - max(self._images[camera])
-            yield StreamProblem(camera, "unsynchronised", (
-                f"skew to {lead!r} is {gap / 1e9:.3f} s at best (limit for all cameras together "
-                f"{self._max_skew_ns / 1e9:.3f} s), its newest image is {behind / 1e9:.3f} s behind "
-                f"({self._streams[camera].describe(now_ns, self._latest_receipt_ns)})"
-            ))
+            yield StreamProblem(
+                camera,
+                "unsynchronised",
+                (
+                    f"skew to {lead!r} is {gap / 1e9:.3f} s at best (limit for all cameras together "
+                    f"{self._max_skew_ns / 1e9:.3f} s), its newest image is {behind / 1e9:.3f} s behind "
+                    f"({self._streams[camera].describe(now_ns, self._latest_receipt_ns)})"
+                ),
+            )
 
-    def _explain_joints(
-        self, now_ns: int, instant: int, within: tuple[int, int]
-    ) -> Iterator[StreamProblem]:
+    def _explain_joints(self, now_ns: int, instant: int, within: tuple[int, int]) -> Iterator[StreamProblem]:
         faults = list(self._joints.find_faults(instant, self._max_age_ns, within))
         if not faults:
             return
@@ -279,6 +290,8 @@ class Sampler:
         else:
             # Of several the one that says most about the cause.
             reason = "rejected" if "rejected" in reasons else "stale" if "stale" in reasons else "silent"
-        yield StreamProblem(JOINTS, reason, (
-            f"{'; '.join(dict.fromkeys(words))} ({stream.describe(now_ns, self._latest_receipt_ns)})"
-        ))
+        yield StreamProblem(
+            JOINTS,
+            reason,
+            (f"{'; '.join(dict.fromkeys(words))} ({stream.describe(now_ns, self._latest_receipt_ns)})"),
+        )

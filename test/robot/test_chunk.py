@@ -27,8 +27,16 @@ def test_action_i_is_due_at_stamp_plus_i_plus_one_steps() -> None:
 
 @pytest.mark.parametrize(
     ("late_ns", "past"),
-    [(-10**9, 0), (0, 0), (50 * MS - 1, 0), (50 * MS, 1), (120 * MS, 2), (500 * MS - 1, 9), (500 * MS, 10),
-     (10**12, 10)],
+    [
+        (-(10**9), 0),
+        (0, 0),
+        (50 * MS - 1, 0),
+        (50 * MS, 1),
+        (120 * MS, 2),
+        (500 * MS - 1, 9),
+        (500 * MS, 10),
+        (10**12, 10),
+    ],
 )
 def test_steps_that_have_passed_are_dropped(late_ns: int, past: int) -> None:
     """NVIDIA/Isaac-GR00T#272: the arm steps back at each new chunk, unless the steps that passed go."""

@@ -22,10 +22,18 @@ SLOW = {
     "bgra8": (4, lambda p, big: (p[2], p[1], p[0])),
     "mono8": (1, lambda p, big: (p[0],) * 3),
     "mono16": (2, lambda p, big: (int.from_bytes(p, "big" if big else "little") // 256,) * 3),
-    "rgb16": (6, lambda p, big: tuple(
-        int.from_bytes(p[i : i + 2], "big" if big else "little") // 256 for i in (0, 2, 4))),
-    "bgra16": (8, lambda p, big: tuple(
-        int.from_bytes(p[i : i + 2], "big" if big else "little") // 256 for i in (4, 2, 0))),
+    "rgb16": (
+        6,
+        lambda p, big: tuple(
+            int.from_bytes(p[i : i + 2], "big" if big else "little") // 256 for i in (0, 2, 4)
+        ),
+    ),
+    "bgra16": (
+        8,
+        lambda p, big: tuple(
+            int.from_bytes(p[i : i + 2], "big" if big else "little") // 256 for i in (4, 2, 0)
+        ),
+    ),
 }
 BUFFERS = {
     "array": lambda data: array.array("B", data),
@@ -181,6 +189,11 @@ def test_importing_the_decoder_does_not_import_opencv() -> None:
         "import sys, oxygen_ros.robot.images, oxygen_ros.robot.sampler, oxygen_ros.robot.limits; "
         "print([m for m in ('cv2', 'cv_bridge', 'rclpy', 'torch') if m in sys.modules])"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     assert ran.stdout.strip() == "[]"

@@ -124,11 +124,17 @@ def test_memory_is_bounded_by_time_and_by_number() -> None:
 
 @given(
     messages=st.lists(
-        st.tuples(st.integers(1, 60), st.dictionaries(st.sampled_from("abx"), st.one_of(
-            st.floats(-2, 2), st.just(math.nan)), max_size=3)),
+        st.tuples(
+            st.integers(1, 60),
+            st.dictionaries(
+                st.sampled_from("abx"), st.one_of(st.floats(-2, 2), st.just(math.nan)), max_size=3
+            ),
+        ),
         max_size=25,
     ),
-    at=st.integers(1, 60), age=st.integers(0, 40), history=st.integers(1, 80),
+    at=st.integers(1, 60),
+    age=st.integers(0, 40),
+    history=st.integers(1, 80),
 )
 @settings(max_examples=300, deadline=None)
 def test_sample_equals_the_slow_reference(messages: list, at: int, age: int, history: int) -> None:

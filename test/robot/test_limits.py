@@ -123,7 +123,12 @@ value = st.floats(-3, 3, allow_subnormal=False)
 )
 @settings(max_examples=400, deadline=None)
 def test_the_result_never_exceeds_the_limits(
-    rows: list, current: tuple, bounds: tuple, speed: float, step: float, representation: str,
+    rows: list,
+    current: tuple,
+    bounds: tuple,
+    speed: float,
+    step: float,
+    representation: str,
     late: float | None,
 ) -> None:
     (lower, upper), here = bounds, np.array(current)

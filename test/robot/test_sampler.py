@@ -299,6 +299,7 @@ def test_rates_are_measured_on_the_clock_of_receipt() -> None:
 
 def test_memory_is_bounded_and_payloads_are_never_looked_at() -> None:
     """message_filters#65: work inside the synchroniser serialises everything; here nothing is decoded."""
+
     class Opaque:
         def __eq__(self, other: object) -> bool:
             raise AssertionError("payloads must not be compared")
@@ -315,8 +316,11 @@ def test_memory_is_bounded_and_payloads_are_never_looked_at() -> None:
 
 @pytest.mark.parametrize(
     ("cameras", "optional", "words"),
-    [(["a"], ["a"], "at least one camera must be required"), (["a", "a"], [], "must differ"),
-     (["joint_states"], [], "must differ")],
+    [
+        (["a"], ["a"], "at least one camera must be required"),
+        (["a", "a"], [], "must differ"),
+        (["joint_states"], [], "must differ"),
+    ],
 )
 def test_wrong_configuration_is_an_error(cameras: list, optional: list, words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -81,7 +81,8 @@ def test_any_interleaving_gives_the_newest_coherent_set_of_brute_force(start: li
     sampler = Sampler(["top", "wrist"], JointBuffer("ab", None, 10**9), SKEW, AGE, ["side"], history=64)
     reference, now = Reference(), 1000
     before = [
-        event for lag, skew in start
+        event
+        for lag, skew in start
         for event in (("image", "top", lag), ("image", "wrist", lag + skew), ("joints", "ab", lag, 0.5))
     ]
     for number, (kind, *fields) in enumerate([*before, ("take", 0), *events, ("take", 0)]):
@@ -123,7 +124,8 @@ def check(taken: Sample | Missing, reference: Reference, now: int) -> None:
     assert min(stamps.values()) >= now - AGE
     assert taken.images == {camera: reference.images[camera][stamp] for camera, stamp in stamps.items()}
     fits = [
-        s for s in reference.images["side"]
+        s
+        for s in reference.images["side"]
         if abs(s - now) <= AGE and max(s, *required) - min(s, *required) <= SKEW
     ]
     assert ("side" in stamps) == bool(fits)
