@@ -202,4 +202,9 @@ def test_drafts_never_leave_their_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [_say(engine, stamp, 0, task) for stamp in range(3)]
     assert len({text.tokens for text in texts}) == 1
     assert len(texts[0].tokens) == 10
-    assert (model.suffixes >= -1).all()
+    assert max(model.steps) == 3 + 8
+    eager, model = build(draft=40)
+    for stamp in range(2):
+        _say(eager, stamp, 0, task)
+    # The whole second text in one step: three of the prompt and nine drafts; the tenth is the outcome.
+    assert model.steps[-1] == 12
