@@ -2,7 +2,7 @@
 """pi0.5 in bfloat16: how far it may be from float32, in numbers.
 
 Measured on the demo network (random weights): greedy tokens differ only where float32's two best
-logits are closer than GAP; actions, of size about 1 to 5, stay within ACTIONS.
+logits are closer than GAP; actions, of size about 4, stay within ACTIONS (measured: 0.011 at most, 0.003 in the mean).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from oxygen_ros.engine import Budget, Engine, Memory, Narration
 from oxygen_ros.models import load_model
 
 # Two logits closer than this are a tie in bfloat16; logits of this network have a spread of about 1.
-GAP = 0.15
+GAP = 0.1
 # Largest and mean absolute difference of normalised actions.
-ACTIONS, ACTIONS_MEAN = 0.15, 0.02
+ACTIONS, ACTIONS_MEAN = 0.05, 0.01
 
 SCRIPT = {
     tick: (observe(tick), [Memory(max_tokens=8), *([Narration(max_tokens=8)] if tick % 2 else [])])
