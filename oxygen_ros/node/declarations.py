@@ -68,9 +68,13 @@ class Declarations:
                     self.problems[row.name] = str(problem)
             self._rows[row.name] = row
             self.values[row.name] = value
-            # rclpy cannot tell the type of an empty list; declared by type it has no value yet.
-            given = value if value != [] else _TYPES[row.type]
-            self._node.declare_parameter(row.name, given, _describe(row), ignore_override=True)
+            if value == []:
+                # rclpy cannot tell the type of an empty list: declared by type first, then given its value.
+                kind = _TYPES[row.type]
+                self._node.declare_parameter(row.name, kind, _describe(row), ignore_override=True)
+                self._node.set_parameters([Parameter(row.name, kind, [])])
+            else:
+                self._node.declare_parameter(row.name, value, _describe(row), ignore_override=True)
 
     def given(self) -> dict[str, Any]:
         """All values but those of cameras and joints that were never set: another model may have others."""

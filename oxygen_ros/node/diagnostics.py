@@ -7,6 +7,8 @@ whole); publishing is the executor's, once a second and at once when a level cha
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -22,6 +24,7 @@ OK, WARN, ERROR, STALE = (
     DiagnosticStatus.ERROR,
     DiagnosticStatus.STALE,
 )
+SILENT_FOR = 5.0  # s before a part's level is logged again
 PARTS = ("inputs", "control", "text", "model")
 
 
@@ -44,6 +47,7 @@ class Board:
         self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
         self._reports = dict.fromkeys(PARTS, Report(STALE, "not configured"))
         self.hardware_id = ""
+        self._logged: dict[tuple[str, bytes], float] = {}
 
     def __getitem__(self, part: str) -> Report:
         return self._reports[part]
@@ -57,12 +61,20 @@ class Board:
         if level == before.level:
             return
         self._changed()
+        self._log(part, before.level, level, message)
+
+    def _log(self, part: str, before: bytes, level: bytes, message: str) -> None:
+        """What comes and goes many times a second is one line now and then; /diagnostics has it all."""
+        now = time.monotonic()
+        if now < self._logged.get((part, level), -math.inf) + SILENT_FOR:
+            return
+        self._logged[part, level] = now
         log = self._node.get_logger()
         if level == ERROR:
             log.error(f"{part}: {message}")
         elif level == WARN:
             log.warning(f"{part}: {message}")
-        elif before.level in (ERROR, WARN):
+        elif before in (ERROR, WARN):
             log.info(f"{part}: {message}")
 
     def publish(self, extra: Mapping[str, Mapping[str, str]]) -> None:

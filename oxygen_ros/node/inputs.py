@@ -16,6 +16,7 @@ from typing import Any
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
+from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
 
@@ -50,15 +51,18 @@ class Inputs:
         self._questions: deque[str] = deque(maxlen=16)
         # stream -> type and profile we subscribe with
         self._profiles: dict[str, tuple[str, QoSProfile]] = {}
-        self._subscriptions = [
-            self._subscribe(camera.name, _TYPES[camera.transport], camera.topic, qos.CAMERA,
-                            self._make_store(camera.name))
-            for camera in cameras
-        ] + [
-            self._subscribe("joint_states", JointState, "joint_states", qos.JOINTS, self._store_joints),
-            self._subscribe("instruction", String, "~/instruction", qos.INSTRUCTION, self._store_instruction),
-            self._subscribe("question", String, "~/question", qos.QUESTION, self._store_question),
-        ]  # fmt: skip
+        self._subscriptions: list[Subscription] = []
+        try:
+            for camera in cameras:
+                store = self._make_store(camera.name)
+                self._subscribe(camera.name, _TYPES[camera.transport], camera.topic, qos.CAMERA, store)
+            self._subscribe("joint_states", JointState, "joint_states", qos.JOINTS, self._store_joints)
+            self._subscribe("instruction", String, "~/instruction", qos.INSTRUCTION, self._store_instruction)
+            self._subscribe("question", String, "~/question", qos.QUESTION, self._store_question)
+        except Exception:
+            # A topic's name that is none: nothing half made stays behind.
+            self.destroy()
+            raise
 
     def set_instruction(self, words: str) -> None:
         """The instruction parameter was set. The executor's."""
@@ -106,7 +110,7 @@ class Inputs:
 
     def _subscribe(
         self, stream: str, kind: Any, topic: str, profile: QoSProfile, store: Callable[[Any], None]
-    ) -> Any:
+    ) -> None:
         subscription = self._node.create_subscription(
             kind,
             topic,
@@ -115,9 +119,9 @@ class Inputs:
             # rclpy's own callback logs without the profiles; `find_mismatches` says it with both.
             event_callbacks=SubscriptionEventCallbacks(incompatible_qos=lambda _: None),
         )
+        self._subscriptions.append(subscription)
         self.topics[stream] = subscription.topic_name
         self._profiles[stream] = (f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}", profile)
-        return subscription
 
     def _make_store(self, camera: str) -> Callable[[Any], None]:
         kept = self._images[camera] = deque(maxlen=IMAGES_KEPT)

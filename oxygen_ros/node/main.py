@@ -17,8 +17,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 SIGNALS = {signal.SIGINT, signal.SIGTERM}
-# sysexits.h: a service is unavailable. launch restarts the process with `respawn`.
+# As in sysexits.h: a service is unavailable; the command line is wrong. launch restarts with `respawn`.
 DEVICE_LOST = 69
+CANNOT_START = 64
 
 
 class Ending:
@@ -69,10 +70,16 @@ def main(args: Sequence[str] | None = None, load: Any = None) -> int:
     from rclpy.executors import SingleThreadedExecutor
     from rclpy.signals import SignalHandlerOptions
 
+    try:
+        rclpy.init(args=None if args is None else list(args), signal_handler_options=SignalHandlerOptions.NO)
+    except Exception as error:
+        # A parameter file that is no YAML, or wrong --ros-args; there is no node yet to report it.
+        print(f"oxygen_node: cannot start: {error}", file=sys.stderr)
+        return CANNOT_START
+    # torch, which takes seconds, only when the command line is right.
     from oxygen_ros.models import load_model
     from oxygen_ros.node.oxygen_node import OxygenNode
 
-    rclpy.init(args=None if args is None else list(args), signal_handler_options=SignalHandlerOptions.NO)
     node = OxygenNode(lambda reason: ending.end(DEVICE_LOST, reason), load or load_model)
     executor = SingleThreadedExecutor()
     executor.add_node(node)

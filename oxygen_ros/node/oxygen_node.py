@@ -104,6 +104,9 @@ class OxygenNode(ManagedNode):
             self._prepared = await self.run_in_thread(
                 lambda: prepare(settings, model, robot, self._stop_loading.is_set), "oxygen warm-up"
             )
+            self._robot = robot
+            self._inputs = Inputs(self, robot.subscribed, self._poke)
+            self._outputs = Outputs(self, settings, robot, settings.find_deadline(model.spec))
         except (ParameterProblem, PreparationError) as error:
             self._fail_configure(str(error))
         except LoadInterrupted:
@@ -112,9 +115,6 @@ class OxygenNode(ManagedNode):
             self._fail_configure(f"{type(error).__name__}: {error}")
         finally:
             self._loading_since = None
-        self._robot = robot
-        self._inputs = Inputs(self, robot.subscribed, self._poke)
-        self._outputs = Outputs(self, settings, robot, settings.find_deadline(model.spec))
         self._instruction = settings["instruction"]
         if robot.unlimited:
             self.get_logger().warning(

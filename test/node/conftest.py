@@ -11,7 +11,7 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ def start_node(
     """start_node(params=None, *, name="oxygen", toy=None) -> Process, of a real oxygen_node.
 
     params: changes to `lab.PARAMETERS`; None as a value leaves a parameter out.
+    more:   further ROS arguments
     toy:    instead of the demo model, what the toy model is to do (see toy.py)
     Those still running at the end of the module are asked to end, and must do so cleanly.
     """
@@ -60,7 +61,11 @@ def start_node(
     robot.forget()
 
     def start(
-        params: Mapping[str, Any] | None = None, *, name: str = "oxygen", toy: Mapping[str, Any] | None = None
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str = "oxygen",
+        toy: Mapping[str, Any] | None = None,
+        more: Sequence[str] = (),
     ) -> Any:
         values = {**lab.PARAMETERS, **(params or {})}
         command = [shutil.which("oxygen_node")]
@@ -75,7 +80,7 @@ def start_node(
         kept = {key: value for key, value in values.items() if value is not None}
         path.write_text(yaml.safe_dump({"/**": {"ros__parameters": kept}}, sort_keys=False))
         process = root.Process(
-            [*command, "--ros-args", "--params-file", str(path), "-r", f"__node:={name}"],
+            [*command, "--ros-args", "--params-file", str(path), "-r", f"__node:={name}", *more],
             {**os.environ, "PYTHONUNBUFFERED": "1"},
             folder,
         )

@@ -63,5 +63,6 @@ def test_text_is_the_models_text(robot: Robot) -> None:
     text = robot.wait_for("/oxygen/text", lambda m: m.finish_reason == "eos")
     assert text.text == "abcdefg"
     assert text.tokens == 7
-    # 1 step for the prompt and its first token, 6 letters, the end: 8 steps at 4 a tick.
-    assert text.tick_finished - text.tick_asked == 1
+    # 1 step for the prompt and its first letter, 6 letters, the end: two ticks, or more on a busy machine.
+    assert text.steps == 8
+    assert text.tick_finished - text.tick_asked >= 1

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import rclpy
 from node_lab import SENSOR, Robot
-from sensor_msgs.msg import Image, JointState
+from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
 
 NAN = float("nan")
@@ -143,6 +144,21 @@ def test_incompatible_qos_is_said_with_both_profiles(robot: Robot) -> None:
         assert "/oxygen/instruction" in status.message
     finally:
         robot.node.destroy_publisher(publisher)
+    robot.wait_for_status("inputs", level="ok")
+
+
+def test_another_message_type_is_named_with_the_cure(robot: Robot) -> None:
+    context = rclpy.Context()  # another participant: within one, a topic has one type
+    rclpy.init(context=context)
+    driver = rclpy.create_node("driver", context=context)
+    driver.create_publisher(CompressedImage, "/camera/top/image_raw", SENSOR)
+    try:
+        status = robot.wait_for_status("inputs", "this node reads sensor_msgs/msg/Image", level="warn")
+        assert "/driver publishes sensor_msgs/msg/CompressedImage" in status.message
+        assert "set the camera's transport" in status.message
+    finally:
+        driver.destroy_node()
+        rclpy.shutdown(context=context)
     robot.wait_for_status("inputs", level="ok")
 
 

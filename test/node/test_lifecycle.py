@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from lifecycle_msgs.msg import State
 from node_lab import PARAMETERS, Robot
-from rcl_interfaces.srv import DescribeParameters
+from rcl_interfaces.msg import ParameterType
+from rcl_interfaces.srv import DescribeParameters, GetParameters
+
+from oxygen_ros.node.parameters import FIXED
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +28,7 @@ def node(start_node: Callable[..., Any], robot: Robot, model: Path) -> Any:
     """Started with everything wrong that a parameter file can hold."""
     process = start_node(
         {"autostart": False, "model": str(model), "period": "fast", "perriod": 0.1, "max_skew": 1,
-         "text.memory.every_n_ticks": 2, "cameras.wrist.topic": None}
+         "adapters": [], "text.memory.max_tokens": 60, "text.memory.every_n_ticks": 2, "cameras.wrist.topic": None}
     )  # fmt: skip
     robot.wait_for_state("unconfigured")
     return process
@@ -63,6 +66,9 @@ def test_one_error_after_the_other_is_named_and_cured(robot: Robot, node: Any, m
     assert robot.set_parameter("period", 1.9) == ""
     _fails_with(robot, "a chunk covers 16 x 0.1 = 1.6 s")
     assert robot.set_parameter("period", 0.1) == ""
+    assert robot.set_parameter("cameras.top.topic", "no topic!") == ""
+    _fails_with(robot, "no topic!")
+    assert robot.set_parameter("cameras.top.topic", "/camera/top/image_raw") == ""
     assert robot.change_state("configure")
     robot.wait_for_status("model", level="ok")
     assert robot.state() == "inactive"
@@ -108,6 +114,14 @@ def test_cleanup_reads_parameters_again(robot: Robot) -> None:
     tick = robot.wait_for("/oxygen/tick", lambda m: m.tick >= 3, after=before)
     assert tick.mode == "isolated"
     assert tick.prefills > tick.tick
+
+
+def test_every_parameter_can_be_read(robot: Robot) -> None:
+    names = [*FIXED, "cameras.top.topic", "limits.joint1.lower"]
+    answer = robot.call(GetParameters, "/oxygen/get_parameters", GetParameters.Request(names=names))
+    kinds = {name: value.type for name, value in zip(names, answer.values, strict=True)}
+    assert kinds["adapters"] == ParameterType.PARAMETER_STRING_ARRAY
+    assert ParameterType.PARAMETER_NOT_SET not in kinds.values()
 
 
 def test_parameters_describe_themselves(robot: Robot) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,12 +33,10 @@ CASES = [
 @pytest.fixture(scope="module")
 def fleet(start_node: Callable[..., Any]) -> dict[tuple[str, str], Any]:
     """A node for each state and signal, all starting at once: importing torch takes its time."""
-    return {
-        (state, word): start_node(
-            STATES[state]["params"], name=f"{state}_{word}", toy=STATES[state].get("toy")
-        )
-        for state, word in CASES
-    }
+    nodes = {(state, word): start_node(name=f"{state}_{word}", **STATES[state]) for state, word in CASES}
+    nodes["lost", ""] = start_node(name="lost", toy={"lost_ticks": [3]})
+    nodes["ticking", ""] = start_node({"period": 0.5}, toy={"step_seconds": 0.03})
+    return nodes
 
 
 @pytest.mark.parametrize(("state", "word"), CASES)
@@ -64,9 +63,25 @@ def test_while_importing(start_node: Callable[..., Any], word: str) -> None:
     process.stop(SIGNALS[word])
 
 
-def test_in_the_middle_of_a_tick(start_node: Callable[..., Any], robot: Robot) -> None:
+def test_a_lost_device_ends_the_process_for_launch_to_restart(fleet: dict[tuple[str, str], Any]) -> None:
+    process = fleet["lost", ""]
+    assert process.wait(timeout=60) == 69
+    assert "cpu computes no more: the device is lost" in process.output
+    assert "Traceback" not in process.output
+
+
+def test_a_file_that_is_no_yaml_is_said(start_node: Callable[..., Any], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("oxygen: {ros__parameters: {period: [0.1}}")
+    process = start_node(name="broken", more=["--params-file", str(broken)])
+    assert process.wait(timeout=60) == 64
+    assert "oxygen_node: cannot start" in process.output
+    assert "Traceback" not in process.output
+
+
+def test_in_the_middle_of_a_tick(fleet: dict[tuple[str, str], Any], robot: Robot) -> None:
     """The tick under way is finished, its texts end with a reason, nothing more is published."""
-    process = start_node({"period": 0.5}, toy={"step_seconds": 0.03})
-    robot.wait_for("/oxygen/tick", lambda m: m.requests_live > 0)
+    process = fleet["ticking", ""]
+    robot.wait_for("/oxygen/tick", lambda m: m.requests_live > 0, after=robot.now("/oxygen/tick"), timeout=60)
     process.stop(signal.SIGINT)
     robot.wait_for("/oxygen/text", lambda m: m.finish_reason == "deactivated")

@@ -3,8 +3,8 @@
 
 Here lives no test. Run as a program it is oxygen_node with `load_toy` for `load_model`. The model's folder
 holds toy.yaml: load_seconds, step_seconds (of one decode step), denoise_seconds, fail_ticks (denoise raises),
-nan_ticks (actions are NaN), jump_ticks (actions far beyond limits). Ticks are counted from the end of the
-warm-up.
+lost_ticks (as if the GPU were gone), nan_ticks (actions are NaN), jump_ticks (actions far beyond limits).
+Ticks are counted from the end of the warm-up.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class ToyModel(Model):
         time.sleep(self.orders.get("denoise_seconds", 0.0))
         if self._tick in self.orders.get("fail_ticks", ()):
             raise RuntimeError(f"told to fail at tick {self._tick}")
+        if self._tick in self.orders.get("lost_ticks", ()):
+            raise RuntimeError("the device is lost")
         actions = torch.zeros(self.spec.horizon, self.spec.action_dim)
         actions[:, : len(JOINTS)] = torch.from_numpy(self._states[slot])
         if self._tick in self.orders.get("nan_ticks", ()):
@@ -115,6 +117,9 @@ def load_toy(folder: str, *, should_stop: Callable[[], bool] | None = None, **ig
 
 
 if __name__ == "__main__":
+    from oxygen_ros.node import worker
     from oxygen_ros.node.main import main
 
+    # There is no device to lose on a CPU; what happens when one is lost is tried all the same.
+    worker.is_poisoned = lambda device, error: "device is lost" in str(error)
     sys.exit(main(load=load_toy))
