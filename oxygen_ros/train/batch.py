@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shards to tensors, as the served model would see them.
+
+Here lives the drawing of a batch: which frames, which memory stands in the prompt, which text is
+asked. Everything follows from (seed, step), so a run that was stopped goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from oxygen_ros.models.pi05.processor import bin_state
+from oxygen_ros.observation import Observation
+from oxygen_ros.sim import words
+from oxygen_ros.sim.geometry import COLOURS
+from oxygen_ros.sim.task import Task
+from oxygen_ros.sim.words import Phase
+from oxygen_ros.train import labels
+from oxygen_ros.train.checkpoints import Base
+from oxygen_ros.train.forward import Tensors
+from oxygen_ros.train.records import NOT_YET, PHASES, Shard, read_shards
+from oxygen_ros.train.spotting import Projector
+
+LAGS: Final = (4, 15)
+"""Range of steps a memory is old when it stands in the prompt; the served lag lies within."""
+CORRUPTED: Final = 0.13
+"""Part of the memories that are wrong on purpose."""
+KINDS: Final = ("memory", "narration", "answer")
+_CPU: Final = torch.device("cpu")
+_SHARES: Final = (0.5, 0.25, 0.25)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Tensors for `forward.run`, and what it should have said.
+
+    actions:  [B, H, D] normalised; weights [B, H] of their errors
+    spots:    [B, cameras, patches, colours, 5]
+    """
+
+    inputs: Tensors
+    noise: torch.Tensor
+    actions: torch.Tensor
+    weights: torch.Tensor
+    spots: torch.Tensor
+
+
+class Dataset:
+    """All shards of a folder; `refresh` takes in those that have come since."""
+
+    def __init__(self, folder: Path, base: Base, match: str | tuple[str, ...] = "") -> None:
+        """match: only shards whose names start so (or with one of these)."""
+        self._folder, self._match = folder, match
+        self._base = base
+        self._config = config = base.config
+        grid = config.vision.image_size // config.vision.patch_size
+        self._projector = Projector(config.cameras, grid)
+        self._shards: dict[str, Shard] = {}
+        self._spots: dict[str, NDArray[np.float16]] = {}
+        self._rows: NDArray[np.int64] = np.zeros((0, 2), np.int64)
+        self._prompts: dict[tuple[str, str], NDArray[np.int64]] = {}
+        self._known: dict[str, list[int]] = {}
+        size = config.vision.image_size
+        self._blank = np.zeros((size, size, 3), np.uint8)
+        self.refresh()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def refresh(self) -> int:
+        """Look for new shards; returns how many frames there are now."""
+        for shard in read_shards(self._folder):
+            if shard.name in self._shards or not shard.name.startswith(self._match):
+                continue
+            if shard.frames.shape[2] != self._config.vision.image_size:
+                raise ValueError(
+                    f"shard {shard.name} has pictures of {shard.frames.shape[2]} px, the model wants "
+                    f"{self._config.vision.image_size}: collect it again"
+                )
+            spots = [
+                self._projector.project(r["joints"].astype(float), r["blocks"].astype(float))
+                for r in shard.records
+            ]
+            self._shards[shard.name] = shard
+            self._spots[shard.name] = np.stack(spots).astype(np.float16)
+        self._rows = np.array(
+            [(s, i) for s, shard in enumerate(self._shards.values()) for i in range(len(shard.records))],
+            np.int64,
+        ).reshape(-1, 2)
+        return len(self._rows)
+
+    def record(self, row: int) -> np.void:
+        """The record of frame `row`."""
+        shard, i = self._rows[row]
+        record: np.void = list(self._shards.values())[shard].records[i]
+        return record
+
+    def changed(self, row: int, lag: int) -> bool:
+        """Whether the memory of frame `row` is another one than `lag` frames earlier."""
+        inside = self.record(row)["inside"]
+        return int(inside[lag]) not in (int(inside[0]), NOT_YET)
+
+    def draw(self, size: int, draws: int, rng: np.random.Generator, *, kind: str = "") -> Batch:
+        """A random batch; `kind` of the text, "" for any."""
+        rows = rng.integers(len(self), size=size)
+        return self.make(rows, draws, rng, kind or str(rng.choice(KINDS, p=_SHARES)))
+
+    def make(
+        self,
+        rows: NDArray[np.int64],
+        draws: int,
+        rng: np.random.Generator,
+        kind: str,
+        corrupted: float = CORRUPTED,
+        soften: bool = True,
+        lag: int | None = None,
+    ) -> Batch:
+        """The batch of frames `rows`, with `draws` noises each and a text of `kind`.
+
+        lag: age of the memories in the prompt [frames]; None draws it
+        """
+        shards = list(self._shards.values())
+        where = [(shards[s], int(i)) for s, i in self._rows[rows]]
+        records = [shard.records[i] for shard, i in where]
+        frames = np.stack([shard.frames[i] for shard, i in where])
+        prompts, texts, starts, trusted = [], [], [], []
+        for record in records:
+            memory, trust = _memory_in_prompt(record, rng, corrupted, lag)
+            prompts.append(self._prompt(record, memory))
+            suffix, text = self._text(record, kind, rng)
+            texts.append([*suffix, *text, self._config.eos_id])
+            starts.append(len(suffix))
+            trusted.append(trust)
+        actions, weights = self._actions(records, np.array(trusted))
+        noise = torch.from_numpy(rng.standard_normal((len(rows), draws, *actions.shape[1:]), np.float32))
+        time = torch.from_numpy(rng.beta(1.5, 1.0, (len(rows), draws)).astype(np.float32)) * 0.999 + 0.001
+        t = time[..., None, None]
+        prompt, prompt_length = _pad(prompts, self._config.pad_id)
+        text_tokens, text_length = _pad(texts, self._config.pad_id)
+        inputs = Tensors(
+            images=_images(frames, rng, soften),
+            prompt=prompt,
+            prompt_length=prompt_length,
+            text=text_tokens,
+            text_length=text_length,
+            text_prompt=torch.tensor(starts),
+            noisy=t * noise + (1 - t) * actions[:, None],
+            time=time,
+        )
+        spots = np.stack([self._spots[shard.name][i] for shard, i in where])
+        return Batch(inputs, noise, actions, weights, torch.from_numpy(spots).float())
+
+    def _prompt(self, record: np.void, memory: str) -> list[int]:
+        """The served prompt: worked out once for each pair of words, then with this record's state."""
+        joints = record["joints"].astype(np.float64)
+        words = (task_of(record).instruction, memory)
+        if words not in self._prompts:
+            seen = Observation(0, {self._config.cameras[0]: self._blank}, joints, *words)
+            self._prompts[words] = self._base.processor.process(seen, _CPU, torch.float32).tokens.numpy()
+        prompt = self._prompts[words].copy()
+        first = self._base.raw["state_bin_base"]
+        prompt[prompt >= first] = bin_state(self._base.state.normalize(joints)) + first
+        tokens: list[int] = prompt.tolist()
+        return tokens
+
+    def _text(self, record: np.void, kind: str, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+        """Tokens of the prompt suffix and of the true sentence."""
+        suffix, sentence = sentence_of(record, kind, rng)
+        return self._tokens(suffix), self._tokens(sentence)
+
+    def _tokens(self, text: str) -> list[int]:
+        if text not in self._known:
+            self._known[text] = self._base.processor.tokenize(text)
+        return self._known[text]
+
+    def _actions(
+        self, records: Sequence[np.void], trusted: NDArray[np.bool_]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        targets = np.stack([r["targets"] for r in records]).astype(np.float64)
+        joints = np.stack([r["joints"] for r in records]).astype(np.float64)
+        actions = self._base.normalize_actions(targets, joints)
+        valid = np.array([r["valid"] for r in records])
+        steps = np.arange(targets.shape[1])
+        # What is executed before the next chunk comes counts most.
+        weights = (steps < valid[:, None]) * np.where(steps < 8, 1.0, 0.4) * trusted[:, None]
+        return torch.from_numpy(actions.astype(np.float32)), torch.from_numpy(weights.astype(np.float32))
+
+
+def task_of(record: np.void) -> Task:
+    return Task(COLOURS[record["colour"]], int(record["count"]))
+
+
+def sentence_of(record: np.void, kind: str, rng: np.random.Generator) -> tuple[str, str]:
+    """Prompt suffix and true sentence of a record."""
+    task, inside = task_of(record), int(record["inside"][0])
+    phase, acted = Phase(PHASES[record["phase"]]), COLOURS[record["acted"]]
+    if kind == "memory":
+        return labels.MEMORY_PROMPT, words.memory(task, inside)
+    if kind == "narration":
+        return labels.NARRATION_PROMPT, words.narration(phase, acted)
+    question = str(rng.choice(labels.QUESTIONS))
+    return (
+        labels.ANSWER_PROMPT.replace("{question}", question),
+        labels.answer(question, task, inside, phase, acted),
+    )
+
+
+def _memory_in_prompt(
+    record: np.void, rng: np.random.Generator, corrupted: float, lag: int | None
+) -> tuple[str, bool]:
+    """The memory of a few steps ago, sometimes a wrong one; and whether to act on it.
+
+    A wrong memory of whether the work is done would teach the arm to doubt right ones; it
+    trains the text only, which may see in the picture what is true.
+    """
+    task = task_of(record)
+    inside = int(record["inside"][rng.integers(*LAGS) if lag is None else lag])
+    if rng.random() < corrupted:
+        memory, claim = labels.wrong_memory(task, int(record["inside"][0]), rng)
+        done = int(record["inside"][0]) >= task.count
+        return memory, bool(memory) and (claim >= task.count) == done
+    return ("" if inside == NOT_YET else words.memory(task, inside)), True
+
+
+def _images(frames: NDArray[np.uint8], rng: np.random.Generator, soften: bool) -> torch.Tensor:
+    """uint8 [B, cameras, S, S, 3] to [B, cameras, 3, S, S] in -1..1.
+
+    Some are softened: a camera's larger picture, made smaller, has no hard edges.
+    """
+    images = torch.from_numpy(frames).permute(0, 1, 4, 2, 3).float() / 127.5 - 1
+    if not soften:
+        return images
+    size, channels = len(frames), images.shape[1] * 3
+    flat = images.flatten(1, 2)
+    kernel = torch.tensor([0.25, 0.5, 0.25])
+    kernel = (kernel[:, None] * kernel).expand(channels, 1, 3, 3)
+    soft = torch.nn.functional.conv2d(
+        torch.nn.functional.pad(flat, (1, 1, 1, 1), mode="replicate"), kernel, groups=channels
+    )
+    share = torch.from_numpy(rng.uniform(-0.7, 1.0, size).clip(0).astype(np.float32))[:, None, None, None]
+    bright = torch.from_numpy(rng.normal(0.0, 0.03, size).astype(np.float32))[:, None, None, None]
+    return ((1 - share) * flat + share * soft + bright).view_as(images)
+
+
+def _pad(rows: Sequence[list[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    lengths = torch.tensor([len(row) for row in rows])
+    out = torch.full((len(rows), int(lengths.max())), pad, dtype=torch.int64)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = torch.tensor(row)
+    return out, lengths

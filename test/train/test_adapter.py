@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory adapter: served as it was trained, better at its sentences, and no action bit changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from oxygen_ros.models import Capacity, Rows, load_model
+from oxygen_ros.models.pi05.model import Pi05
+from oxygen_ros.models.pi05.processor import Inputs
+from oxygen_ros.train.adapter import AdapterPlan, TextLora, train_adapter
+from oxygen_ros.train.checkpoints import Base
+from oxygen_ros.train.forward import run
+from oxygen_ros.train.learn import make_rotary, text_loss
+
+
+def served_logits(model: Pi05, inputs: Inputs, text: torch.Tensor, adapter: int) -> torch.Tensor:
+    prefix = model.encode(inputs, 0)
+    rows = Rows(64, torch.device("cpu"))
+    n = len(text)
+    rows.token[:n] = text
+    rows.position[:n] = prefix.next_position + torch.arange(n)
+    rows.write_at[:n] = torch.arange(n)
+    rows.wants_logits[:n] = torch.arange(n)
+    rows.adapter[:n] = adapter
+    rows.count = rows.wanted = rows.longest = n
+    rows.frame_spans = [(0, 0, n)]
+    return model.extend(rows)
+
+
+def test_the_adapter_learns_and_touches_no_action(
+    small: Any, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    folder = tmp_path / "memory"
+    train_adapter(Base.read(small.model), small.data, folder, AdapterPlan(steps=40, batch=8, rate=2e-2))
+    plain, adapted = load_model(small.model), load_model(small.model, adapters=[folder])
+    assert isinstance(plain, Pi05)
+    assert isinstance(adapted, Pi05)
+    assert adapted.adapters == ("memory",)
+    for model in (plain, adapted):
+        model.allocate(Capacity(frames=1, suffixes=1, suffix_tokens=40, max_rows=64))
+    batch = small.data.make(np.arange(8), 1, rng, "memory", corrupted=0.0, soften=False)
+    b = batch.inputs
+    before = text_loss(run(plain.network, b, make_rotary(small.base), actions=False), batch)
+    worse = []
+    for i in range(8):
+        inputs = Inputs(b.images[i], b.prompt[i, : b.prompt_length[i]])
+        text = b.text[i, : b.text_length[i]]
+        own = served_logits(adapted, inputs, text, 1)
+        chunk = adapted.denoise(0, batch.noise[i, 0])
+        none = served_logits(plain, inputs, text, 0)
+        assert torch.equal(chunk, plain.denoise(0, batch.noise[i, 0])), "the same chunk, bit for bit"
+        torch.testing.assert_close(none, served_logits(adapted, inputs, text, 0))
+        start = int(b.text_prompt[i])
+        worse.append(torch.nn.functional.cross_entropy(own[start - 1 : -1], text[start:]).item())
+    assert np.mean(worse) < 0.8 * float(before)
+
+
+def test_it_is_served_as_it_was_trained(small: Any, tmp_path: Path, rng: np.random.Generator) -> None:
+    plain = load_model(small.model)
+    assert isinstance(plain, Pi05)
+    lora = TextLora(plain.network, AdapterPlan())
+    with torch.no_grad():
+        for up in lora.up.values():
+            up.normal_(0, 0.3)
+    lora.save(tmp_path / "noise")
+    model = load_model(small.model, adapters=[tmp_path / "noise"])
+    assert isinstance(model, Pi05)
+    model.allocate(Capacity(frames=1, suffixes=1, suffix_tokens=40, max_rows=64))
+    batch = small.data.make(np.arange(4), 1, rng, "memory", soften=False)
+    b = batch.inputs
+    with torch.no_grad():
+        trained = run(plain.network, b, make_rotary(small.base), lora.adapt, actions=False).logits
+    for i in range(4):
+        inputs = Inputs(b.images[i], b.prompt[i, : b.prompt_length[i]])
+        n = int(b.text_length[i])
+        served = served_logits(model, inputs, b.text[i, :n], 1)
+        torch.testing.assert_close(served, trained[i, :n], atol=2e-5, rtol=1e-4)
