@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from oxygen_ros.engine.request import FinishReason
+
 
 @dataclass(slots=True)
 class Counters:
@@ -21,6 +23,16 @@ class Counters:
     expired: int = 0
     rejected: int = 0
     dropped: int = 0
+
+    def count_end(self, reason: FinishReason) -> None:
+        if reason.is_complete:
+            self.finished += 1
+        elif reason is FinishReason.AGE:
+            self.expired += 1
+        elif reason is FinishReason.REJECTED:
+            self.rejected += 1
+        else:
+            self.dropped += 1
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from oxygen_ros.engine.admission import Arrival, Arrivals
 from oxygen_ros.engine.budget import Budget, Meter, StepCosts
 from oxygen_ros.engine.counters import Counters, Phases
 from oxygen_ros.engine.decoder import Decoder
+from oxygen_ros.engine.ending import cut_at_stop, tell_end
 from oxygen_ros.engine.frame import Frame
 from oxygen_ros.engine.integrity import check_accounting
 from oxygen_ros.engine.noise import draw_noise
@@ -138,7 +139,18 @@ class Engine:
         adapter that is not loaded; SlotError when the frame is closed.
         """
         frame.expect_open()
-        prompt = self.model.tokenize(task.prompt)
+        prompt, adapter = self.prepare(task)
+        if self.share:
+            frame.retain()
+        self._next_id += 1
+        self._arrivals.add(
+            Arrival(self._next_id, task, frame, prompt, adapter, self.counters.ticks, self.clock())
+        )
+        return self._next_id
+
+    def prepare(self, task: TextTask) -> tuple[tuple[int, ...], int]:
+        """Prompt tokens and adapter id of a task; ValueError, as in `ask`, when it can never run."""
+        prompt = tuple(self.model.tokenize(task.prompt))
         room = self.scheduler.suffix_tokens - task.max_tokens
         if not prompt:
             raise ValueError(
@@ -148,14 +160,12 @@ class Engine:
             raise ValueError(
                 f"{task.kind}: the prompt suffix has {len(prompt)} tokens, its slot has room for {room}"
             )
-        adapter = self._adapter_id(task)
-        if self.share:
-            frame.retain()
-        self._next_id += 1
-        self._arrivals.add(
-            Arrival(self._next_id, task, frame, tuple(prompt), adapter, self.counters.ticks, self.clock())
-        )
-        return self._next_id
+        if not task.adapter:
+            return prompt, 0
+        if task.adapter not in self.model.adapters:
+            loaded = ", ".join(self.model.adapters) or "none"
+            raise ValueError(f'{task.kind}: text adapter "{task.adapter}" is not loaded (loaded: {loaded})')
+        return prompt, self.model.adapters.index(task.adapter) + 1
 
     def advance(self, budget: Budget, due: float | None = None) -> list[FinishedText]:
         """Move all unfinished texts forward within `budget`; return those that ended.
@@ -210,14 +220,6 @@ class Engine:
             raise
         self.counters.prefills += 1
         return Frame(self.frames, slot, prefix, observation, inputs, self.counters.ticks)
-
-    def _adapter_id(self, task: TextTask) -> int:
-        if not task.adapter:
-            return 0
-        if task.adapter not in self.model.adapters:
-            loaded = ", ".join(self.model.adapters) or "none"
-            raise ValueError(f'{task.kind}: text adapter "{task.adapter}" is not loaded (loaded: {loaded})')
-        return self.model.adapters.index(task.adapter) + 1
 
     def _expire(self) -> None:
         for request in self.scheduler.live:
@@ -330,31 +332,11 @@ class Engine:
         self, asked: Arrival | TextRequest, reason: FinishReason, tokens: Sequence[int], steps: int
     ) -> None:
         """Write down how a request ended; `_hand_over` gives it to the caller."""
-        text = self.model.detokenize(tokens)
-        for stop in asked.task.stop:
-            text = text.split(stop, 1)[0]
-        if reason.is_complete:
-            self.counters.finished += 1
-        elif reason is FinishReason.AGE:
-            self.counters.expired += 1
-        elif reason is FinishReason.REJECTED:
-            self.counters.rejected += 1
-        else:
-            self.counters.dropped += 1
-        finished = FinishedText(
-            id=asked.id,
-            kind=asked.task.kind,
-            prompt=asked.task.prompt,
-            text=text,
-            finish_reason=reason,
-            stamp=asked.frame.observation.stamp,
-            tick_asked=asked.tick_asked,
-            tick_finished=self.counters.ticks,
-            tokens=tuple(tokens),
-            steps=steps,
-            seconds=self.clock() - asked.asked_at,
+        text = cut_at_stop(self.model.detokenize(tokens), asked.task.stop)
+        self.counters.count_end(reason)
+        self._ended.append(
+            tell_end(asked, reason, text, tokens, steps, self.counters.ticks, self.clock() - asked.asked_at)
         )
-        self._ended.append(finished)
 
     def _hand_over(self) -> list[FinishedText]:
         """The texts that ended since the last call; an error in between loses none of them."""
@@ -363,4 +345,4 @@ class Engine:
 
     def _has_stop(self, request: TextRequest) -> bool:
         text = self.model.detokenize(request.tokens)
-        return any(stop in text for stop in request.task.stop)
+        return text != cut_at_stop(text, request.task.stop)

@@ -76,7 +76,14 @@ class Session:
     ) -> None:
         """answer:      limits and adapter of answers; its prompt is made from `answer_template`
         memory_lag:     ticks from a memory's question to the prompt that holds it (rule 9)
+
+        Raises ValueError when a recurring text can never run (prompt or adapter; see Engine.ask), or when
+        two of them are memories: the prompt holds one.
         """
+        for item in recurring:
+            engine.prepare(item.task)
+        if sum(item.task.kind == "memory" for item in recurring) > 1:
+            raise ValueError("two recurring memories: the prompt holds one memory")
         self.engine = engine
         self.recurring = tuple(recurring)
         self.budget = budget

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """A checkpoint folder to a loaded model, whatever its family.
 
-Here lives only the choice of the family; a new one is a line in FAMILIES and a folder beside pi05/.
+Here lives only the choice of the family; a new one is a line in FAMILIES and a folder beside pi05/,
+whose `load` module has a function `load`. A family is imported when a checkpoint asks for it: the engine
+knows the interface, and no family.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 import torch
 
 from oxygen_ros.models.errors import ModelError
 from oxygen_ros.models.interface import Model
-from oxygen_ros.models.pi05.load import load_pi05
 
-FAMILIES = {"pi05": load_pi05}
+FAMILIES = {"pi05": "oxygen_ros.models.pi05.load"}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -57,7 +59,8 @@ def load_model(
     family = raw.get("model_type") or raw.get("type")
     if family not in FAMILIES:
         raise ModelError(f'{config}: model family "{family}" is not known; known: {", ".join(FAMILIES)}')
-    return FAMILIES[family](
+    load: Callable[..., Model] = import_module(FAMILIES[family]).load
+    return load(
         path,
         raw,
         device=check_device(device),

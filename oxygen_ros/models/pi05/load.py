@@ -15,7 +15,7 @@ from oxygen_ros.models.pi05.processor import PlainProcessor
 from oxygen_ros.models.pi05.weights import load_network
 
 
-def load_pi05(
+def load(
     folder: Path,
     raw: dict[str, Any],
     *,
