@@ -20,6 +20,7 @@ from typing import Any
 from oxygen_ros.node.main import Ending
 
 CLOCK_HZ = 100.0
+SHORTEST_ROUND = 0.02  # s between the end of a round and the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ class Player:
                 count += 1
             if not self._play.loop:
                 break
+            stop.wait(SHORTEST_ROUND)  # a bag of one message must not flood the network
         return count
 
     def close(self) -> None:

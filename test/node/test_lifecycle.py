@@ -28,7 +28,8 @@ def node(start_node: Callable[..., Any], robot: Robot, model: Path) -> Any:
     """Started with everything wrong that a parameter file can hold."""
     process = start_node(
         {"autostart": False, "model": str(model), "period": "fast", "perriod": 0.1, "max_skew": 1,
-         "adapters": [], "text.memory.max_tokens": 60, "text.memory.every_n_ticks": 2, "cameras.wrist.topic": None}
+         "adapters": [], "text.memory.max_tokens": 60, "text.memory.every_n_ticks": 2,
+         "cameras.wrist.topic": None}
     )  # fmt: skip
     robot.wait_for_state("unconfigured")
     return process

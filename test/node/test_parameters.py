@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from oxygen_ros.engine import ticks_of_text
 from oxygen_ros.models import ModelSpec
@@ -89,6 +92,27 @@ def _spec() -> ModelSpec:
 
 
 CAMERAS = {"cameras.top.topic": "/top", "cameras.wrist.topic": "/wrist"}
+
+
+@pytest.mark.parametrize("name", ["demo.yaml", "robot_template.yaml"])
+def test_our_own_files_hold_only_good_parameters(name: str) -> None:
+    path = Path(__file__).resolve().parents[2] / "config" / name
+    ((_, content),) = yaml.safe_load(path.read_text()).items()
+    values = dict(_flatten(content["ros__parameters"]))
+    for parameter, value in values.items():
+        row = find_row(parameter)
+        assert row is not None, explain_unknown(parameter)
+        values[parameter] = row.check(value)
+    settings = Settings({**DEFAULTS, **values})
+    assert set(settings.tasks) == {"memory", "narration", "answer"}
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def test_a_robot_is_described_in_its_own_names() -> None:

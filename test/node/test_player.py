@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_lab import PARAMETERS, ROOT, Robot, nanoseconds
+from node_lab import LATCHED, ROOT, Robot, nanoseconds
 from rosbags.rosbag2 import Reader
+from std_msgs.msg import String
 
 from oxygen_ros.node.player import Play, parse_arguments
 
@@ -95,6 +96,32 @@ def test_the_stamps_of_one_round_are_the_bags(robot: Robot, node: Any, play: Cal
         assert nanoseconds(chunk.header.stamp) in stamps
 
 
+def test_a_sqlite_bag_keeps_its_qos(robot: Robot, play: Callable[..., Any], tmp_path: Path) -> None:
+    """A latched word reaches a listener that asks for latched; under another name, and only that topic."""
+    from rosbags.interfaces import Qos, QosDurability, QosHistory, QosLiveliness, QosReliability, QosTime
+    from rosbags.rosbag2 import StoragePlugin, Writer
+    from rosbags.typesys import Stores, get_typestore
+
+    store = get_typestore(Stores.ROS2_JAZZY)
+    string = store.types["std_msgs/msg/String"]
+    latched = Qos(
+        QosHistory.KEEP_LAST, 1, QosReliability.RELIABLE, QosDurability.TRANSIENT_LOCAL, QosTime(0, 0),
+        QosTime(0, 0), QosLiveliness.AUTOMATIC, QosTime(0, 0), False,
+    )  # fmt: skip
+    with Writer(tmp_path / "words", version=9, storage_plugin=StoragePlugin.SQLITE3) as bag:
+        for topic, words in (("/words", "first"), ("/noise", "never")):
+            connection = bag.add_connection(
+                topic, string.__msgtype__, typestore=store, offered_qos_profiles=[latched]
+            )
+            bag.write(connection, 10**18, store.serialize_cdr(string(words), string.__msgtype__))
+    for topic in ("/said", "/noise"):
+        robot.listen(topic, String, LATCHED)
+    process = play(str(tmp_path / "words"), "--topics", "/words", "--remap", "/words:=/said", "--loop")
+    assert robot.wait_for("/said").data == "first"
+    process.stop(signal.SIGTERM)
+    assert robot.now("/noise") == 0
+
+
 def test_what_cannot_be_played_is_said(play: Callable[..., Any], tmp_path: Path) -> None:
     process = play(str(tmp_path / "nothing"))
     assert process.wait(timeout=30) == 1
@@ -113,4 +140,3 @@ def test_arguments() -> None:
     for wrong in (["b", "--rate", "0"], ["b", "--remap", "/a=/b"], []):
         with pytest.raises(SystemExit):
             parse_arguments(wrong)
-    assert PARAMETERS["model"].endswith("demo_model")
