@@ -52,9 +52,18 @@ class Outputs:
 
 
 def run(
-    network: Network, batch: Tensors, rotary: Rotary, adapt: Adapt | None = None, actions: bool = True
+    network: Network,
+    batch: Tensors,
+    rotary: Rotary,
+    adapt: Adapt | None = None,
+    *,
+    actions: bool = True,
+    words: bool = True,
 ) -> Outputs:
-    """All three readers of one prefix. `adapt` is added to text rows only; without `actions`, no velocity."""
+    """Both readers of one prefix, or one. `adapt` is added to text rows only.
+
+    Without `actions` no velocity, without `words` no logits: empty tensors stand for them.
+    """
     size = batch.images.shape[0]
     patches = network.vision(batch.images.flatten(0, 1)).unflatten(0, (size, -1))
     x = torch.cat((patches.flatten(1, 2), network.embed(batch.prompt)), dim=1)
@@ -62,11 +71,11 @@ def run(
     prefix_turn = rotary.at(slice(0, x.shape[1]))
     seen = (torch.arange(x.shape[1])[None] < length[:, None])[:, None]  # [B, 1, P]
 
-    words = batch.text.shape[1]
+    count = batch.text.shape[1]
     text = network.embed(batch.text)
-    text_turn = rotary.at(length[:, None] + torch.arange(words))
-    causal = torch.ones(words, words, dtype=torch.bool).tril()
-    text_seen = torch.cat((seen.expand(-1, words, -1), causal.expand(size, -1, -1)), dim=2)
+    text_turn = rotary.at(length[:, None] + torch.arange(count))
+    causal = torch.ones(count, count, dtype=torch.bool).tril()
+    text_seen = torch.cat((seen.expand(-1, count, -1), causal.expand(size, -1, -1)), dim=2)
 
     stream, chunk_turn, chunk_seen, table = _begin_chunk(network, batch, rotary, length, seen)
     blocks = [block for block in network.blocks if isinstance(block, DecoderBlock)]
@@ -77,9 +86,10 @@ def run(
         else:
             q, k, v = block.project(x, prefix_turn)
             x = block.merge(x, attend(q, k, v, seen))
-        tq, tk, tv = block.project(text, text_turn, adapt, layer)
-        attended = attend(tq, torch.cat((k, tk), 1), torch.cat((v, tv), 1), text_seen)
-        text = block.merge(text, attended, adapt, layer)
+        if words:
+            tq, tk, tv = block.project(text, text_turn, adapt, layer)
+            attended = attend(tq, torch.cat((k, tk), 1), torch.cat((v, tv), 1), text_seen)
+            text = block.merge(text, attended, adapt, layer)
         if actions:
             stream = _expert_layer(
                 network, expert, stream, chunk_turn, (k, v), chunk_seen, table[2 * layer : 2 * layer + 2]
@@ -88,9 +98,8 @@ def run(
         scale, shift, _ = table[-1]
         stream = shift + F.rms_norm(stream, stream.shape[-1:], None, network.config.expert.eps) * scale
         velocity = network.expert.action_out(stream).view_as(batch.noisy)
-    else:
-        velocity = batch.noisy
-    return Outputs(patches, network.logits(text), velocity)
+    none = patches.new_zeros(0)
+    return Outputs(patches, network.logits(text) if words else none, velocity if actions else none)
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:

@@ -33,11 +33,13 @@ class Plan:
 
     steps:   when it ends; the learning rate falls over the last `fall` part of it
     draws:   noises for every prefix
+    talk:    every so many steps the text is trained too; it is learned long before the actions are
     """
 
     steps: int = 8000
     batch: int = 64
     draws: int = 4
+    talk: int = 3
     rate: float = 1.5e-3
     warm_up: int = 200
     fall: float = 0.35
@@ -60,7 +62,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """action: squared error of the velocity; text: nats a token; spot: see `spotting`."""
+    """action: squared error of the velocity; text: nats a token, NaN if not trained; spot: see `spotting`."""
 
     total: torch.Tensor
     action: float
@@ -113,12 +115,16 @@ class Trainer:
         return losses
 
     def losses(self, batch: Batch) -> Losses:
-        out = run(self.network, batch.inputs, self.rotary)
+        words = self.step % self.plan.talk == 0
+        out = run(self.network, batch.inputs, self.rotary, words=words)
         action = action_loss(out, batch)
-        text = text_loss(out, batch)
         spot = spotting_loss(self.head(out.patches), batch.spots)
-        total = action + self.plan.text_weight * text + self.plan.spot_weight * spot
-        return Losses(total, action.item(), text.item(), spot.item())
+        total = action + self.plan.spot_weight * spot
+        text = float("nan")
+        if words:
+            said = text_loss(out, batch)
+            total, text = total + self.plan.text_weight * said, said.item()
+        return Losses(total, action.item(), text, spot.item())
 
     def averaged(self) -> Network:
         """A network of the averaged weights, for export and evaluation."""
@@ -210,7 +216,9 @@ def learn(
             losses = trainer.train_step(data)
             recent.append(losses)
             if trainer.step % 20 == 0:
-                means = [float(np.mean([getattr(x, n) for x in recent])) for n in ("action", "text", "spot")]
+                means = [
+                    float(np.nanmean([getattr(x, n) for x in recent])) for n in ("action", "text", "spot")
+                ]
                 trainer.curve.append((trainer.step, *means))  # type: ignore[arg-type]
                 recent.clear()
             tell(trainer, losses)

@@ -50,6 +50,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     fit.add_argument("--steps", type=int, default=defaults.steps)
     fit.add_argument("--batch", type=int, default=defaults.batch)
     fit.add_argument("--draws", type=int, default=defaults.draws, help="noises for every prefix")
+    fit.add_argument("--talk", type=int, default=defaults.talk, help="train text every so many steps")
     fit.add_argument("--rate", type=float, default=defaults.rate, help="learning rate")
     fit.add_argument(
         "--fall", type=float, default=defaults.fall, help="part of the steps the rate falls over"
@@ -114,7 +115,7 @@ def _trainer(options: argparse.Namespace, **plan: Any) -> Trainer:
 
 
 def _fit(options: argparse.Namespace) -> None:
-    names = ("steps", "batch", "draws", "rate", "fall", "seed")
+    names = ("steps", "batch", "draws", "talk", "rate", "fall", "seed")
     trainer = _trainer(options, **{name: getattr(options, name) for name in names})
     data = Dataset(options.work / "data", trainer.base, match=("demo", "dagger"))
     with tqdm(total=trainer.plan.steps, initial=trainer.step, unit="step", mininterval=5.0) as bar:
