@@ -44,9 +44,16 @@ class Tensors:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """patches: [B, cameras, tokens, width]; logits: [B, T, vocabulary]; velocity: [B, K, H, D]"""
+    """What training looks at.
+
+    patches:   [B, cameras, tokens, width]
+    last:      [B, layers - 2, width]: the last prompt token after every block but the first and the last
+    logits:    [B, T, vocabulary]
+    velocity:  [B, K, H, D]
+    """
 
     patches: torch.Tensor
+    last: torch.Tensor
     logits: torch.Tensor
     velocity: torch.Tensor
 
@@ -80,12 +87,15 @@ def run(
     stream, chunk_turn, chunk_seen, table = _begin_chunk(network, batch, rotary, length, seen)
     blocks = [block for block in network.blocks if isinstance(block, DecoderBlock)]
     experts = [block for block in network.expert.blocks if isinstance(block, ExpertBlock)]
+    last: list[torch.Tensor] = []
     for layer, (block, expert) in enumerate(zip(blocks, experts, strict=True)):
         if layer == len(blocks) - 1:  # readers take K and V; nobody reads what would come after
             k, v = block.keys_values(block.attention_norm(x), prefix_turn)
         else:
             q, k, v = block.project(x, prefix_turn)
             x = block.merge(x, attend(q, k, v, seen))
+            if layer:
+                last.append(x[torch.arange(size), length - 1])
         if words:
             tq, tk, tv = block.project(text, text_turn, adapt, layer)
             attended = attend(tq, torch.cat((k, tk), 1), torch.cat((v, tv), 1), text_seen)
@@ -99,7 +109,12 @@ def run(
         stream = shift + F.rms_norm(stream, stream.shape[-1:], None, network.config.expert.eps) * scale
         velocity = network.expert.action_out(stream).view_as(batch.noisy)
     none = patches.new_zeros(0)
-    return Outputs(patches, network.logits(text) if words else none, velocity if actions else none)
+    return Outputs(
+        patches,
+        torch.stack(last, 1) if last else none,
+        network.logits(text) if words else none,
+        velocity if actions else none,
+    )
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,7 @@ from oxygen_ros.models.pi05.network import Network
 from oxygen_ros.train.batch import Batch, Dataset
 from oxygen_ros.train.checkpoints import Base, fresh_network, load_state, save_state
 from oxygen_ros.train.forward import Outputs, run
-from oxygen_ros.train.spotting import SpottingHead, spotting_loss
+from oxygen_ros.train.spotting import PlanningHead, SpottingHead, planning_loss, spotting_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Plan:
     average: float = 0.995
     text_weight: float = 0.25
     spot_weight: float = 0.3
+    plan_weight: float = 1.0
     seed: int = 0
 
     def rate_at(self, step: int) -> float:
@@ -77,12 +78,15 @@ class Trainer:
         """folder: where the state is; an existing one is gone on from."""
         self.base, self.plan, self.folder = base, plan, folder
         self.network = fresh_network(base.config, base.raw["state_bin_base"], plan.seed)
-        self.head = SpottingHead(base.config.backbone.width)
-        torch.nn.init.zeros_(self.head.read.bias)
-        generator = torch.Generator().manual_seed(plan.seed)
-        with torch.no_grad():
-            self.head.read.weight.normal_(0, base.config.backbone.width**-0.5, generator=generator)
-        self.parts = nn.ModuleDict({"network": self.network, "head": self.head})
+        c = base.config
+        generator_state = torch.get_rng_state()
+        torch.manual_seed(plan.seed)
+        self.spotting = SpottingHead(c.backbone.width)
+        self.planning = PlanningHead(c.backbone.depth - 2, c.backbone.width, c.horizon, c.action_dim)
+        torch.set_rng_state(generator_state)
+        self.parts = nn.ModuleDict(
+            {"network": self.network, "spotting": self.spotting, "planning": self.planning}
+        )
         self.average = {k: v.clone() for k, v in self.network.state_dict().items()}
         self.optimizer = torch.optim.AdamW(self._groups(), betas=(0.9, 0.97), eps=1e-8)
         self.rotary = make_rotary(base)
@@ -118,12 +122,15 @@ class Trainer:
         words = self.step % self.plan.talk == 0
         out = run(self.network, batch.inputs, self.rotary, words=words)
         action = action_loss(out, batch)
-        spot = spotting_loss(self.head(out.patches), batch.spots)
+        spot = spotting_loss(self.spotting(out.patches), batch.spots)
         total = action + self.plan.spot_weight * spot
+        if self.plan.plan_weight:
+            said = planning_loss(self.planning(out.last), batch.actions, batch.weights)
+            total = total + self.plan.plan_weight * said
         text = float("nan")
         if words:
-            said = text_loss(out, batch)
-            total, text = total + self.plan.text_weight * said, said.item()
+            told = text_loss(out, batch)
+            total, text = total + self.plan.text_weight * told, told.item()
         return Losses(total, action.item(), text, spot.item())
 
     def averaged(self) -> Network:

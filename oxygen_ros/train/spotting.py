@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training-only heads that make image patches say where the blocks are.
+"""Training-only heads; they are dropped at export.
 
-For every patch and colour: is a block's centre in it, where in it, and how is it turned. Where the
-centres are comes from the scene's own cameras. The head is dropped at export.
+Spotting: every image patch says of every colour whether a block's centre is in it, where in it, and
+how it is turned. Where the centres are comes from the scene's own cameras. Planning: the last prompt
+token says the whole chunk at once, without noise; the action expert finds it in that token's keys
+and values, long before flow matching alone would have put it there.
 """
 
 from __future__ import annotations
@@ -35,6 +37,27 @@ class SpottingHead(nn.Module):
     def forward(self, patches: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.read(patches).unflatten(-1, (len(COLOURS), _EACH))
         return out
+
+
+class PlanningHead(nn.Module):
+    """Linear layers on the last prompt token [B, layers, width] -> chunks [B, layers, H, D]."""
+
+    def __init__(self, layers: int, width: int, horizon: int, dim: int) -> None:
+        super().__init__()
+        self.read = nn.ModuleList(nn.Linear(width, horizon * dim) for _ in range(layers))
+        self._shape = (horizon, dim)
+
+    def forward(self, last: torch.Tensor) -> torch.Tensor:
+        normed = F.rms_norm(last, last.shape[-1:])
+        said = [read(normed[:, i]) for i, read in enumerate(self.read)]
+        return torch.stack(said, 1).unflatten(-1, self._shape)
+
+
+def planning_loss(said: torch.Tensor, actions: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Error of chunks [B, layers, H, D], linear where large: some frames have two right answers."""
+    error = F.smooth_l1_loss(said, actions[:, None].expand_as(said), reduction="none", beta=0.1).mean(-1)
+    loss: torch.Tensor = (error * weights[:, None]).sum() / (weights.sum() * said.shape[1]).clamp(min=1)
+    return loss
 
 
 def spotting_loss(said: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:

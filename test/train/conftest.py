@@ -23,8 +23,8 @@ def small_config() -> Pi05Config:
     return replace(
         demo,
         vision=replace(demo.vision, width=16, depth=1, mlp_dim=16, heads=2, image_size=32, patch_size=16),
-        backbone=replace(demo.backbone, width=32, depth=2, heads=2, head_dim=8, mlp_dim=32),
-        expert=replace(demo.expert, width=16, depth=2, heads=2, head_dim=8, mlp_dim=16),
+        backbone=replace(demo.backbone, width=32, depth=3, heads=2, head_dim=8, mlp_dim=32),
+        expert=replace(demo.expert, width=16, depth=3, heads=2, head_dim=8, mlp_dim=16),
         denoise_steps=2,
     )
 
