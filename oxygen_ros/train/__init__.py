@@ -13,6 +13,7 @@ checkpoints the run's state on disk, and the export as a checkpoint folder
 adapter     the memory adapter: LoRA on text rows alone, PEFT's format
 rollout     one closed-loop episode through the served Session
 timing      simulated time that inference takes: none, as measured, or a device's profile
+clip        a film of an episode
 evaluate    many episodes, counted: `oxygen_eval`
 main        the command `oxygen_train`
 """

@@ -33,6 +33,8 @@ LAGS: Final = (4, 15)
 CORRUPTED: Final = 0.13
 """Part of the memories that are wrong on purpose."""
 KINDS: Final = ("memory", "narration", "answer")
+_ODDS: Final = np.array([{"reach": 1.6, "grasp": 2.5, "drop": 2.0, "done": 0.6}.get(p, 0.9) for p in PHASES])
+"""How often a frame of each phase is drawn: finding and grasping is hard, resting is not."""
 _CPU: Final = torch.device("cpu")
 _SHARES: Final = (0.5, 0.25, 0.25)
 
@@ -90,6 +92,8 @@ class Dataset:
             ]
             self._shards[shard.name] = shard
             self._spots[shard.name] = np.stack(spots).astype(np.float16)
+        phases = [shard.records["phase"] for shard in self._shards.values()]
+        self._odds = np.cumsum(_ODDS[np.concatenate(phases)] if phases else np.zeros(0))
         self._rows = np.array(
             [(s, i) for s, shard in enumerate(self._shards.values()) for i in range(len(shard.records))],
             np.int64,
@@ -109,7 +113,7 @@ class Dataset:
 
     def draw(self, size: int, draws: int, rng: np.random.Generator, *, kind: str = "") -> Batch:
         """A random batch; `kind` of the text, "" for any."""
-        rows = rng.integers(len(self), size=size)
+        rows = np.searchsorted(self._odds, rng.random(size) * self._odds[-1], side="right")
         return self.make(rows, draws, rng, kind or str(rng.choice(KINDS, p=_SHARES)))
 
     def make(

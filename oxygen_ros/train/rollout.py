@@ -8,6 +8,7 @@ move until the next tick. Splicing is the simulator's own `TrajectoryExecutor`, 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +24,7 @@ from oxygen_ros.models import Model
 from oxygen_ros.observation import Observation
 from oxygen_ros.sim import geometry as g
 from oxygen_ros.sim.expert import narrate, remember
+from oxygen_ros.sim.state import State
 from oxygen_ros.sim.task import Task
 from oxygen_ros.sim.trajectory import TrajectoryExecutor
 from oxygen_ros.sim.world import World, rest_joints
@@ -30,6 +32,9 @@ from oxygen_ros.train.timing import Timing, no_time
 
 _NS: Final = 1_000_000_000
 _PERIOD_NS: Final = round(g.CONTROL_PERIOD * _NS)
+
+Driver = Callable[[State, Task], NDArray[np.float64]]
+Watch = Callable[["Episode"], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +106,36 @@ def run_episode(
     mode: str = "oxygen",
     setup: Setup | None = None,
     timing: Timing = no_time,
+    driver: Driver | None = None,
+    watch: Watch | None = None,
 ) -> Outcome:
-    """One episode of `task` on layout `seed`."""
+    """One episode of `task` on layout `seed`.
+
+    driver:  moves the arm in the model's place; the model still talks and remembers
+    watch:   called after every control period
+    """
     setup = setup or Setup()
     world.task = task
     world.reset(seed)
-    return Episode(world, model, task, seed, mode, setup, timing).run()
+    return Episode(world, model, task, seed, mode, setup, timing, driver, watch).run()
 
 
 class Episode:
     """The loop. One thread owns it, its world and its engine."""
 
     def __init__(
-        self, world: World, model: Model, task: Task, seed: int, mode: str, setup: Setup, timing: Timing
+        self,
+        world: World,
+        model: Model,
+        task: Task,
+        seed: int,
+        mode: str,
+        setup: Setup,
+        timing: Timing,
+        driver: Driver | None = None,
+        watch: Watch | None = None,
     ) -> None:
+        self._driver, self._watch = driver, watch
         self._world, self._model, self._task = world, model, task
         self._mode, self._setup, self._timing = mode, setup, timing
         self._session = make_session(model, mode, setup, task.instruction)
@@ -125,9 +146,12 @@ class Episode:
         self._truth: dict[int, tuple[str, str]] = {}
         self._digest = hashlib.sha256()
         self.outcome = Outcome(seed)
+        self.heard: dict[str, str] = {}
+        """The newest finished text of each kind."""
 
     @property
     def time(self) -> float:
+        """Simulated seconds since the episode began."""
         return self._periods * g.CONTROL_PERIOD
 
     def run(self) -> Outcome:
@@ -150,8 +174,8 @@ class Episode:
         chunks: list[NDArray[np.float64]] = []
 
         def publish(tick: int, seen: Observation, actions: NDArray[np.float64]) -> None:
-            chunks.append(actions)
             state = world.state()
+            chunks.append(actions if self._driver is None else self._driver(state, self._task))
             self._truth[tick] = (remember(state, self._task), narrate(state, self._task))
 
         # Stamps start above zero: a zero stamp means "now" to who follows trajectories.
@@ -172,9 +196,12 @@ class Episode:
         for _ in range(round(seconds / g.CONTROL_PERIOD)):
             self._world.step(self._follow.target((self._periods + 2) * _PERIOD_NS))
             self._periods += 1
+            if self._watch is not None:
+                self._watch(self)
 
     def _take(self, finished: list[FinishedText]) -> None:
         for text in finished:
+            self.heard[text.kind] = text.text.strip()
             memory, narration = self._truth[text.tick_asked]
             if text.kind == "memory":
                 self.outcome.memories.append((text.text.strip(), memory))

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from oxygen_ros.engine.counters import Phases
-from oxygen_ros.engine.engine import Engine
 from oxygen_ros.models import load_model
 from oxygen_ros.sim.expert import plan
 from oxygen_ros.sim.task import Task
@@ -107,16 +106,20 @@ def test_a_bad_profile_is_named(tmp_path: Path) -> None:
         timing_named("slow", tmp_path)
 
 
-def test_an_expert_in_the_policys_place_succeeds(
-    small: Any, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
-) -> None:
+def test_an_expert_in_the_policys_place_succeeds(small: Any) -> None:
     """The loop itself can do the task: chunks planned by the expert, through the same splicing."""
     world = World(11)
-    task = Task("green", 1)
-    monkeypatch.setattr(Engine, "act", lambda self, frame, guide=None: plan(world.state(), task, 8, 0.1))
+    setup = Setup(narration=False, hold=1.0)
+    moments: list[float] = []
     try:
         outcome = rollout.run_episode(
-            world, load_model(small.model), task, 11, setup=Setup(period=0.4, narration=False, hold=1.0)
+            world,
+            load_model(small.model),
+            Task("green", 1),
+            11,
+            setup=setup,
+            driver=lambda state, task: plan(state, task, 8, 0.1),
+            watch=lambda episode: moments.append(episode.time),
         )
     finally:
         world.close()
@@ -124,6 +127,7 @@ def test_an_expert_in_the_policys_place_succeeds(
     assert outcome.inside == 1
     assert outcome.seconds is not None
     assert 2.0 < outcome.seconds < 15.0
+    np.testing.assert_allclose(np.diff(moments), 0.01)
 
 
 def test_the_command_writes_its_files(small: Any, tmp_path: Path, capsys: Any) -> None:
