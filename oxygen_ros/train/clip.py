@@ -19,9 +19,9 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from oxygen_ros.models import Model, load_model
-from oxygen_ros.sim.expert import plan
 from oxygen_ros.sim.task import Task
 from oxygen_ros.sim.world import World
+from oxygen_ros.train.evaluate import plan_with_expert
 from oxygen_ros.train.rollout import Episode, Setup, run_episode
 
 _SIZE: Final = (360, 480)
@@ -45,7 +45,7 @@ def film(model: Model, task: Task, seed: int, driver: str, seconds: float) -> li
             pictures.append(_caption(view, task, episode, driver))
 
     setup = Setup(limit=seconds / task.count, hold=2.0)
-    by_expert = None if driver == "policy" else lambda state, task: plan(state, task, 8, 0.1)
+    by_expert = plan_with_expert if driver == "expert" else None
     try:
         run_episode(world, model, task, seed, setup=setup, driver=by_expert, watch=watch)
     finally:

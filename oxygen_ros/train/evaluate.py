@@ -23,18 +23,22 @@ import matplotlib as mpl
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
 from oxygen_ros.engine.engine import MODES
 from oxygen_ros.models import Model, ModelError, load_model
+from oxygen_ros.sim.expert import plan
 from oxygen_ros.sim.geometry import COLOURS
 from oxygen_ros.sim.render import GraphicsUnavailable
+from oxygen_ros.sim.state import State
 from oxygen_ros.sim.task import Task
 from oxygen_ros.sim.world import World
 from oxygen_ros.train.collect import FIRST_SEED
-from oxygen_ros.train.rollout import Outcome, Setup, run_episode
+from oxygen_ros.train.records import HORIZON, STEP
+from oxygen_ros.train.rollout import Driver, Outcome, Setup, run_episode
 from oxygen_ros.train.timing import timing_named
 
 TASKS: Final = {"one": 1, "two": 2}
@@ -97,9 +101,10 @@ def evaluate(
     setup: Setup,
     inference_time: str = "zero",
     profiles: Path,
+    driver: Driver | None = None,
     bar: Any = None,
 ) -> list[Run]:
-    """All episodes: the same layouts and colours for every mode."""
+    """All episodes: the same layouts and colours for every mode. `driver` as in `rollout.run_episode`."""
     timing = timing_named(inference_time, profiles)
     world = World(first_seed)
     runs = []
@@ -109,7 +114,8 @@ def evaluate(
                 outcomes = []
                 for i in range(episodes):
                     wanted = Task(COLOURS[i % len(COLOURS)], TASKS[task])
-                    outcomes.append(run_episode(world, model, wanted, first_seed + i, mode, setup, timing))
+                    seed = first_seed + i
+                    outcomes.append(run_episode(world, model, wanted, seed, mode, setup, timing, driver))
                     if bar is not None:
                         bar.set_postfix_str(f"{mode} {task}: {sum(o.success for o in outcomes)}/{i + 1}")
                         bar.update()
@@ -117,6 +123,11 @@ def evaluate(
     finally:
         world.close()
     return runs
+
+
+def plan_with_expert(state: State, task: Task) -> NDArray[np.float64]:
+    """The scripted expert's chunk: what a perfect policy would do at this tick."""
+    return plan(state, task, HORIZON, STEP)
 
 
 def same_actions(runs: Sequence[Run]) -> dict[str, bool]:
@@ -190,6 +201,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--period", type=float, default=Setup().period, help="seconds between ticks")
     parser.add_argument("--steps", type=int, default=Setup().steps, help="decode steps a tick")
     parser.add_argument("--picture", type=int, default=0, help="px of the cameras; default the model's")
+    parser.add_argument(
+        "--driver",
+        choices=("policy", "expert"),
+        default="policy",
+        help="expert: plans of the scripted expert in place of the model's chunks; the model only talks",
+    )
     parser.add_argument("--no-feedback", action="store_true", help="keep memories out of the prompt")
     parser.add_argument("--adapter", type=Path, help="text adapter for memories")
     parser.add_argument("--json", type=Path)
@@ -229,6 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 setup=setup,
                 inference_time=options.inference_time,
                 profiles=options.profiles,
+                driver=plan_with_expert if options.driver == "expert" else None,
                 bar=bar,
             )
     except KeyboardInterrupt:
@@ -237,6 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"oxygen_eval: {error}", file=sys.stderr)
         return 1
     title = f"inference time: {options.inference_time}; memory feedback {'on' if setup.feedback else 'off'}"
+    title += "; moved by the expert" if options.driver == "expert" else ""
     console = Console()
     console.print(table(runs, title))
     for task, same in same_actions(runs).items():
@@ -244,6 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(f"{task}: modes {'identical, action for action' if same else 'differ'}")
     facts = {
         "inference_time": options.inference_time,
+        "driver": options.driver,
         "first_seed": options.first_seed,
         "setup": asdict(setup),
     }

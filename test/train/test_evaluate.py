@@ -13,11 +13,10 @@ import pytest
 
 from oxygen_ros.engine.counters import Phases
 from oxygen_ros.models import load_model
-from oxygen_ros.sim.expert import plan
 from oxygen_ros.sim.task import Task
 from oxygen_ros.sim.world import World
 from oxygen_ros.train import rollout
-from oxygen_ros.train.evaluate import count, evaluate, main, same_actions, wilson
+from oxygen_ros.train.evaluate import count, evaluate, main, plan_with_expert, same_actions, wilson
 from oxygen_ros.train.rollout import Outcome, Setup
 from oxygen_ros.train.timing import Profile, timing_named
 
@@ -118,7 +117,7 @@ def test_an_expert_in_the_policys_place_succeeds(small: Any) -> None:
             Task("green", 1),
             11,
             setup=setup,
-            driver=lambda state, task: plan(state, task, 8, 0.1),
+            driver=plan_with_expert,
             watch=lambda episode: moments.append(episode.time),
         )
     finally:
