@@ -8,7 +8,7 @@ business. All methods are called from one thread, the worker.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite, nan
 from typing import Literal
 
@@ -187,7 +187,7 @@ class JointBuffer:
             if isfinite(track.value_at(stamp_ns, oldest, newest)):
                 continue
             if not track.stamps:
-                yield track.name, "silent", f"joint {track.name!r} was never received"
+                yield track.name, "silent", f"joint {track.name!r}: never received"
                 continue
             if max(track.around(stamp_ns, oldest, newest)) >= 0:
                 yield track.name, "rejected", track.rejection
@@ -222,6 +222,19 @@ class JointBuffer:
             track.stamps.clear()
             track.values.clear()
             track.rejection = ""
+
+
+def summarise(sentences: Iterable[str]) -> str:
+    """Sentences about joints in one: those that say the same of several joints name them together."""
+    joints: dict[str, list[str]] = {}
+    for sentence in dict.fromkeys(sentences):
+        name, quote, rest = sentence.removeprefix("joint '").partition("'")
+        is_of_joint = bool(quote) and sentence.startswith("joint '")
+        joints.setdefault(rest if is_of_joint else sentence, []).extend([repr(name)] if is_of_joint else [])
+    return "; ".join(
+        f"joint{'s' if len(names) > 1 else ''} {', '.join(names)}{rest}" if names else rest
+        for rest, names in joints.items()
+    )
 
 
 def _window(stamp_ns: int, max_age_ns: int, within: tuple[int, int] | None) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from oxygen_ros.robot.joints import JointBuffer
+from oxygen_ros.robot.joints import JointBuffer, summarise
 from oxygen_ros.robot.sample import Missing, Sample
 from oxygen_ros.robot.streams import Reason, Stream, StreamProblem, StreamStatus
 
@@ -103,7 +103,7 @@ class Sampler:
             return
         rejections = self._joints.add(stamp_ns, names, positions)
         if rejections:
-            stream.blame("rejected", "; ".join(rejections))
+            stream.blame("rejected", summarise(rejections))
 
     def blame(self, stream: str, detail: str) -> None:
         """Record that a stream's content was refused elsewhere, as a payload that does not decode."""
@@ -283,15 +283,16 @@ class Sampler:
             return
         stream = self._streams[JOINTS]
         reasons = {reason for _, reason, _ in faults}
-        words = [sentence for _, _, sentence in faults]
+        words = summarise(sentence for _, _, sentence in faults)
         if stream.faulty and stream.problem is not None:
             reason: Reason = stream.problem.reason
-            words.insert(0, stream.problem.detail)
+            if words not in stream.problem.detail:
+                words = f"{stream.problem.detail}; {words}"
         else:
             # Of several the one that says most about the cause.
             reason = "rejected" if "rejected" in reasons else "stale" if "stale" in reasons else "silent"
         yield StreamProblem(
             JOINTS,
             reason,
-            (f"{'; '.join(dict.fromkeys(words))} ({stream.describe(now_ns, self._latest_receipt_ns)})"),
+            f"{words} ({stream.describe(now_ns, self._latest_receipt_ns)})",
         )

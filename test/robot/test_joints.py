@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxygen_ros.robot.joints import MAX_READINGS, JointBuffer
+from oxygen_ros.robot.joints import MAX_READINGS, JointBuffer, summarise
 
 MS = 1_000_000
 S = 1000 * MS
@@ -98,13 +98,25 @@ def test_explain_names_each_missing_and_stale_joint_with_its_age() -> None:
     joints.add(S + 300 * MS, ["b"], [1.0])
     assert joints.explain(S + 300 * MS, 100 * MS) == [
         "joint 'a': nearest reading is 0.300 s older than the instant wanted (limit 0.100 s)",
-        "joint 'c' was never received",
+        "joint 'c': never received",
     ]
     joints.add(S + 300 * MS, ["a", "c"], [1.0, 1.0])
     assert joints.explain(S + 300 * MS, 100 * MS) == []
     joints.clear()
     assert len(joints.explain(S, S)) == 3
     assert joints.newest_ns is None
+
+
+def test_what_holds_of_several_joints_is_said_once() -> None:
+    stale = "nearest reading is 0.300 s older than the instant wanted (limit 0.100 s)"
+    assert summarise([f"joint 'a': {stale}", "joint 'c': never received", f"joint 'b': {stale}"]) == (
+        f"joints 'a', 'b': {stale}; joint 'c': never received"
+    )
+    mismatch = "7 names but 3 positions: each name needs one position"
+    assert summarise([mismatch, "joint 'a' reads nan; a failed read?"]) == (
+        f"{mismatch}; joint 'a' reads nan; a failed read?"
+    )
+    assert summarise([]) == ""
 
 
 def test_memory_is_bounded_by_time_and_by_number() -> None:

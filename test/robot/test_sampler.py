@@ -60,7 +60,7 @@ def test_a_silent_stream_is_named_with_what_the_others_do() -> None:
     feed(sampler, S, 2 * S, joints=False)
     stream, reason, detail = only(sampler.take(2 * S))
     assert (stream, reason) == ("joint_states", "silent")
-    assert "'a' was never received" in detail
+    assert "joints 'a', 'b': never received" in detail
     assert {p.stream for p in make().take(S).problems} == {"top", "wrist", "joint_states"}
 
 
