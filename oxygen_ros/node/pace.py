@@ -34,13 +34,22 @@ class Pace(ABC):
         """No tick could start: nothing to see. Move on once a whole period has gone by."""
         return None
 
+    def resume(self, now: float) -> None:
+        """What a due tick waited for has come: it starts now, and the next one is counted from here."""
+        return None
+
     def has_published(self) -> None:
         """The tick's chunk left."""
         return None
 
 
 class PeriodPace(Pace):
-    """Ticks on a grid. A late tick starts as soon as it can; only periods that passed wholly are skipped."""
+    """Ticks on a grid. A late tick starts as soon as it can; only periods that passed wholly are skipped.
+
+    Where ticks wait for their input, the grid begins anew with each that came. Kept, it would cut the time
+    of the texts to what happens to be left of a period, with images slower than the period nothing, for
+    ever, while the machine idles until the next image.
+    """
 
     def __init__(self, period: float) -> None:
         super().__init__()
@@ -53,6 +62,9 @@ class PeriodPace(Pace):
     def pass_over(self, now: float) -> None:
         if now >= self.due + self.period:
             self._advance(now - self.period)
+
+    def resume(self, now: float) -> None:
+        self.due = now
 
     def _advance(self, now: float) -> int:
         """Set `due` to the grid time after the last one not after `now`; returns the grid times left out."""

@@ -80,6 +80,8 @@ class Ticker:
         if was_awaited:
             self._pace.pass_over(now)
         wait = self._pace.late(now)
+        if was_awaited:
+            self._pace.resume(now)
         images = self._decode(sample.images)
         decode = time.monotonic() - started
         covers = self._spec.horizon * self._spec.step

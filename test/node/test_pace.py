@@ -42,6 +42,20 @@ def test_periods_without_input_are_not_counted_as_skipped() -> None:
     assert pace.skipped == 0
 
 
+@pytest.mark.parametrize("early", [0.005, 0.05, 0.095])
+def test_texts_have_their_time_whenever_slow_images_come(early: float) -> None:
+    """Images at 5 Hz, a period of 0.1 s: 5 ms before the grid's time they left 5 ms for the texts, always."""
+    pace = PeriodPace(0.1)
+    pace.start(0.0)
+    pace.begin(0.0, 0.0)
+    for image in range(1, 6):
+        now = 0.2 * image - early
+        pace.pass_over(now)
+        pace.resume(now)
+        assert pace.begin(now, 0.0) - now == pytest.approx(0.1)
+    assert pace.skipped == 0
+
+
 @given(
     period=st.floats(0.001, 10.0),
     late=st.lists(st.floats(0.0, 5.0), min_size=1, max_size=30),
