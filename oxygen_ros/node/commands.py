@@ -12,7 +12,9 @@ import array
 import threading
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 from builtin_interfaces.msg import Duration, Time
+from numpy.typing import NDArray
 from rclpy.node import Node
 from sensor_msgs.msg import JointState
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
@@ -37,6 +39,8 @@ class Commands:
         self._publisher = node.create_publisher(JointTrajectory, "~/joint_trajectory", qos.NEWEST)
         self.is_enabled = False
         self._is_held = False
+        # Holds so far: the worker sees by it that the controller was told something else.
+        self.holds = 0
 
     @property
     def is_held(self) -> bool:
@@ -47,14 +51,11 @@ class Commands:
         """Whether chunks become trajectories now."""
         return self.is_enabled and not self._is_held
 
-    def send(self, chunk: Chunk, now_ns: int) -> None:
+    def send(self, chunk: Chunk, offsets: NDArray[np.int64], positions: NDArray[np.float64]) -> None:
         """Publish what is left of a chunk, if moving is allowed. The worker's.
 
-        Raises ChunkError when nothing of the chunk is left, or when it holds no positions.
+        offsets, positions: of the points [n], [n, A], as `Joiner.join` makes them
         """
-        if not self.may_move:
-            return
-        offsets, positions = chunk.trajectory(now_ns)
         message = JointTrajectory(joint_names=list(chunk.joint_names))
         # The time of the observation: the controller splices the new points in by it.
         message.header.stamp = to_time(chunk.stamp_ns)
@@ -79,6 +80,7 @@ class Commands:
         """
         with self._lock:
             self._is_held = True
+            self.holds += 1
             if not self.is_enabled:
                 return "held; commands are not enabled, so no point was published"
             position = _find_position(joints, newest)

@@ -23,6 +23,7 @@ from oxygen_ros.node.timekeeper import TimeKeeper
 from oxygen_ros.observation import Observation
 from oxygen_ros.robot.chunk import Chunk, ChunkError
 from oxygen_ros.robot.images import ImageError, decode_compressed, decode_image
+from oxygen_ros.robot.join import Joiner
 from oxygen_ros.robot.limits import LimitedChunk
 from oxygen_ros.robot.sample import Sample
 from oxygen_ros.robot.sampler import Sampler
@@ -68,6 +69,13 @@ class Ticker:
         # A model's deltas were made absolute by its `unprocess`.
         self._representation = "velocity" if self._spec.representation == "velocity" else "position"
         self._published: Chunk | None = None
+        self._joiner = Joiner(robot.limits)
+        self._holds = commands.holds
+
+    @property
+    def slowed(self) -> int:
+        """Trajectories slowed down where they join the one before."""
+        return self._joiner.slowed
 
     def run(self, sample: Sample, was_awaited: bool) -> TickReport:
         """Tick over a sample and publish everything that comes of it.
@@ -128,10 +136,20 @@ class Ticker:
             self._outputs.publish_chunk(limited.chunk, tick, first_valid)
             self._pace.has_published()
             self._published = limited.chunk
-            self._commands.send(limited.chunk, now_ns)
+            self._command(limited.chunk, observation.joints[self._columns])
         except ChunkError as error:
             self.refusal = str(error)
             self.refused += 1
+
+    def _command(self, chunk: Chunk, observed: NDArray[np.float64]) -> None:
+        """The same chunk for a controller, joined to what that follows now."""
+        holds = self._commands.holds
+        if holds != self._holds or not self._commands.may_move:
+            self._joiner.forget()
+            self._holds = holds
+        if self._commands.may_move:
+            offsets, positions = self._joiner.join(chunk, observed, self._keeper.now_ns())
+            self._commands.send(chunk, offsets, positions)
 
     def _limit(self, observation: Observation, actions: NDArray[np.float64]) -> LimitedChunk:
         chunk = Chunk(

@@ -141,6 +141,7 @@ class Watch:
             "rate [Hz]": rate,
             "ticks skipped": pace.skipped,
             "chunks refused": ticker.refused,
+            "trajectories slowed at their join": ticker.slowed,
             "command enabled": self._commands.is_enabled,
             "held": self._commands.is_held,
             "instruction": ticker.session.instruction,

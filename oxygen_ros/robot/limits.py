@@ -6,7 +6,7 @@ Here lives no collision checking, and no acceleration or effort limit: those are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 from typing import Literal
@@ -111,6 +111,12 @@ class Limits:
             limited = np.clip(np.where(kept, chunk.values, limited / durations[:, None]), -speed, speed)
         same = np.array_equal(limited, chunk.values)
         return LimitedChunk(chunk if same else replace(chunk, values=limited), counts)
+
+    def clip_positions(self, joints: Sequence[str], positions: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Positions [A] of joints brought into [lower, upper]."""
+        lower = [self.by_joint[name].lower for name in joints]
+        upper = [self.by_joint[name].upper for name in joints]
+        return np.clip(positions, lower, upper)
 
     def _columns(self, chunk: Chunk) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Lower, upper and speed limits [A] in the order of the chunk's joints."""
