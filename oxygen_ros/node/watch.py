@@ -24,6 +24,7 @@ from oxygen_ros.robot.streams import StreamProblem
 LOOK_EVERY = 0.25  # s between two looks at the streams
 ONE_RESTART = 1.0  # s within which signs of time going back are one
 STAYS = 5.0  # s a passing trouble stays in the diagnostics
+BEGINNING = 1.0  # s after activation, or after time went back, in which nothing need have come yet
 
 
 class Watch:
@@ -43,7 +44,8 @@ class Watch:
         self._commands = commands
         self._log = log
         self._next_look = 0.0
-        self._missing = ""
+        self._began = time.monotonic()
+        self._missing = "nothing was looked for yet"
         self._failure = ""
         self._last_report: TickReport | None = None
         self._ticked = deque[float](maxlen=20)
@@ -82,6 +84,8 @@ class Watch:
         if self._missing or self._failure:
             self._next_look = 0.0
         self._missing = self._failure = ""
+        # What has been there once is missed at once.
+        self._began = -math.inf
         self._last_report = report
         self._ticked.append(now)
         if ticker.refusal:
@@ -106,7 +110,7 @@ class Watch:
 
     def restart(self, words: str) -> None:
         """Time went back: told once, though clock and every stream may each have shown it."""
-        now = time.monotonic()
+        now = self._began = time.monotonic()
         if now < self._restarted + ONE_RESTART:
             return
         self._restarted = now
@@ -129,7 +133,10 @@ class Watch:
         if silence:
             self._missing = f"/clock: silent: sim time has not moved for {silence:.1f} s"
         if self._missing:
-            self._board.report("inputs", level.ERROR, self._missing, values)
+            if time.monotonic() < self._began + BEGINNING:
+                self._board.report("inputs", level.STALE, f"waiting: {self._missing}", values)
+            else:
+                self._board.report("inputs", level.ERROR, self._missing, values)
         else:
             self._board.report("inputs", level.OK, "all inputs are fresh and in step", values)
 
@@ -155,6 +162,8 @@ class Watch:
         grade, words = level.OK, f"ticking at {rate:.1f} Hz"
         if self._failure:
             grade, words = level.ERROR, self._failure
+        elif self._missing and now < self._began + BEGINNING:
+            grade, words = level.STALE, "waiting for inputs"
         elif self._missing:
             grade, words = level.WARN, "no chunk: see inputs"
         elif ticker.refusal:
