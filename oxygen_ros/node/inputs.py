@@ -26,6 +26,8 @@ from oxygen_ros.node.settings import Camera
 # Messages kept between two looks of the worker, which come at least four times a second.
 IMAGES_KEPT = 16
 JOINTS_KEPT = 512
+# Questions kept until the next tick.
+QUESTIONS_KEPT = 64
 
 
 def clean_words(text: str, most: int) -> str:
@@ -48,7 +50,9 @@ class Inputs:
         # The hold reads these in the executor's thread; the worker never does.
         self.newest_joints: deque[tuple[JointState, int]] = deque(maxlen=JOINTS_KEPT)
         self._instruction: deque[str] = deque(maxlen=1)
-        self._questions: deque[str] = deque(maxlen=16)
+        self._questions: deque[str] = deque()
+        # Only the executor's thread raises it; only the worker's reads it.
+        self.questions_lost = 0
         # stream -> type and profile we subscribe with
         self._profiles: dict[str, tuple[str, QoSProfile]] = {}
         self._subscriptions: list[Subscription] = []
@@ -74,6 +78,11 @@ class Inputs:
             for _ in range(len(kept)):
                 message, received_ns = kept.popleft()
                 yield name, message, received_ns
+
+    @property
+    def has_instruction(self) -> bool:
+        """Whether `take_instruction` would give one."""
+        return bool(self._instruction)
 
     def take_instruction(self) -> str | None:
         """The instruction that came since the last call. The worker's."""
@@ -141,7 +150,10 @@ class Inputs:
         self._instruction.append(message.data)
 
     def _store_question(self, message: String) -> None:
-        self._questions.append(message.data)
+        if len(self._questions) < QUESTIONS_KEPT:
+            self._questions.append(message.data)
+        else:
+            self.questions_lost += 1
 
 
 _TYPES = {"raw": Image, "compressed": CompressedImage}

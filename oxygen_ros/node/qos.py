@@ -15,7 +15,8 @@ JOINTS = QoSProfile(depth=60, reliability=ReliabilityPolicy.BEST_EFFORT)
 INSTRUCTION = QoSProfile(
     depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL
 )
-QUESTION = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
+# Deep enough for a burst: what overflows in the middleware is lost without a word.
+QUESTION = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 TEXT = QoSProfile(
     depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL

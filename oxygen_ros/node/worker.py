@@ -16,7 +16,7 @@ import torch
 from oxygen_ros.engine import FinishReason, TickReport
 from oxygen_ros.node import diagnostics as level
 from oxygen_ros.node.diagnostics import Board
-from oxygen_ros.node.inputs import Inputs, clean_words
+from oxygen_ros.node.inputs import QUESTIONS_KEPT, Inputs, clean_words
 from oxygen_ros.node.pace import Pace
 from oxygen_ros.node.poison import is_poisoned
 from oxygen_ros.node.settings import Settings
@@ -63,6 +63,7 @@ class Worker:
         self._failures = 0
         self._rest_until = 0.0
         self._newest: dict[str, int] = {}
+        self._questions_lost = inputs.questions_lost
         self.last_sign = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="oxygen worker", daemon=True)
 
@@ -171,12 +172,23 @@ class Worker:
         instruction = self._inputs.take_instruction()
         if instruction is not None:
             session.instruct(clean_words(instruction, 1000))
-        for question in self._inputs.take_questions():
-            words = clean_words(question, self._settings["question_max_chars"])
-            if "answer" not in self._settings.tasks:
-                self._watch.complain(f"question {words[:60]!r} not asked: text.answer.enabled is false")
-            elif words:
+        most = self._settings["question_max_chars"]
+        questions = [clean_words(question, most) for question in self._inputs.take_questions()]
+        lost = self._inputs.questions_lost - self._questions_lost
+        self._questions_lost += lost
+        if lost:
+            self._watch.complain(
+                f"{lost} questions not asked: more than {QUESTIONS_KEPT} came between two ticks; "
+                "ask fewer at once"
+            )
+        if "answer" in self._settings.tasks:
+            for words in filter(None, questions):
                 session.ask(words)
+        elif questions:
+            more = f" and {len(questions) - 1} more" if len(questions) > 1 else ""
+            self._watch.complain(
+                f"question {questions[0][:60]!r}{more} not asked: text.answer.enabled is false"
+            )
 
     def _finish(self, report: TickReport) -> None:
         self._failures = 0
