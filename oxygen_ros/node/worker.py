@@ -119,7 +119,8 @@ class Worker:
         self._drain()
         self._watch.look(self._sampler, self._ticker, self._pace)
         rest = self._rest_until - time.monotonic()
-        if rest > 0:
+        # Another instruction is the cure of one that does not fit the model.
+        if rest > 0 and not self._inputs.has_instruction:
             return rest
         now = self._keeper.now()
         if now == 0:
@@ -216,6 +217,8 @@ class Worker:
         pause: float = min(BACK_OFF[0] * 2**self._failures, BACK_OFF[1])
         self._failures += 1
         self._rest_until = time.monotonic() + pause
+        # The periods of the rest are not missed for want of speed.
+        self._has_begun = False
         words = f"tick failed: {type(error).__name__}: {error}"
         try:
             ended = self._ticker.abandon(FinishReason.ERROR)
