@@ -35,9 +35,12 @@ def _load(name: str, file: str) -> Any:
 lab = _load("node_lab", "lab.py")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def robot() -> Iterator[Any]:
-    """The made-up robot: publishes cameras and joints, listens to the node. One for the whole run."""
+    """The made-up robot: publishes cameras and joints, listens to the node.
+
+    It ends with the module: other tests of the run have robots of their own in the same domain.
+    """
     one = lab.Robot()
     yield one
     one.close()

@@ -153,9 +153,11 @@ def test_another_message_type_is_named_with_the_cure(robot: Robot) -> None:
     driver = rclpy.create_node("driver", context=context)
     driver.create_publisher(CompressedImage, "/camera/top/image_raw", SENSOR)
     try:
-        status = robot.wait_for_status("inputs", "this node reads sensor_msgs/msg/Image", level="warn")
-        assert "/driver publishes sensor_msgs/msg/CompressedImage" in status.message
-        assert "set the camera's transport" in status.message
+        # A type is discovered before the name of its node.
+        status = robot.wait_for_status(
+            "inputs", "/driver publishes sensor_msgs/msg/CompressedImage", level="warn"
+        )
+        assert "this node reads sensor_msgs/msg/Image; set the camera's transport" in status.message
     finally:
         driver.destroy_node()
         rclpy.shutdown(context=context)

@@ -52,7 +52,8 @@ def test_a_run_of_some_seconds(run_process: Callable[..., Any], tmp_path: Path) 
         assert counts[topic] > 0, f"{topic} was not recorded: {counts}"
     ticks = [message for _, message in kept["/oxygen/tick"]]
     assert ticks[-1].prefills == ticks[-1].tick, "one prefill a tick"
-    assert len(kept["/oxygen/action_chunk"]) >= 20, "10 Hz for 4 s"
+    chunks = [message for _, message in kept["/oxygen/action_chunk"]]
+    assert {chunk.tick for chunk in chunks} >= {tick.tick for tick in ticks[1:-1]}, "a chunk every tick"
     texts = [message for _, message in kept["/oxygen/text"]]
     assert {text.kind for text in texts} >= {"memory", "narration"}
     done = [text for text in texts if text.finish_reason in ("eos", "stop", "length")]
