@@ -228,21 +228,24 @@ class _CameraOutput:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the node until SIGINT or SIGTERM; returns the exit status (1: a parameter or graphics error)."""
-    stop = threading.Event()
+    signals: list[int] = []
 
     def ask_to_stop(number: int, frame: FrameType | None) -> None:
-        stop.set()
+        # Not an Event: another signal while the first one is inside its lock would wait for it for ever.
+        signals.append(number)
 
     signal.signal(signal.SIGINT, ask_to_stop)
     signal.signal(signal.SIGTERM, ask_to_stop)
     rclpy.init(args=None if args is None else list(args), signal_handler_options=SignalHandlerOptions.NO)
     try:
-        return _spin(stop)
+        return _spin(signals)
     finally:
         rclpy.try_shutdown()
 
 
-def _spin(stop: threading.Event) -> int:
+def _spin(signals: Sequence[int]) -> int:
+    """Simulate until `signals` has one."""
+    stop = threading.Event()
     try:
         node = SimBridge()
     except BadParameter as error:
@@ -263,10 +266,10 @@ def _spin(stop: threading.Event) -> int:
     executor.add_node(node)
     thread.start()
     try:
-        while not stop.is_set():
+        while not signals and not stop.is_set():
             executor.spin_once(timeout_sec=0.1)
     except ExternalShutdownException:
-        stop.set()
+        pass
     finally:
         stop.set()
         thread.join()

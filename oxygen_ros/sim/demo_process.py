@@ -26,6 +26,9 @@ class Child:
         """Start `command`, its output into `log`. Raises ChildDied if it is not on the PATH."""
         self.name = name
         self.log = log
+        # Held back until the program has its handlers: else a signal during the interpreter's own start,
+        # as when the demo is ended at once, would end it with a traceback.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         with log.open("wb") as output:
             try:
                 # A session of its own: Ctrl-C reaches the demo alone, which then stops both in order.
@@ -38,6 +41,8 @@ class Child:
                 )
             except FileNotFoundError:
                 raise ChildDied(f"{command[0]} is not on the PATH: source scripts/env.sh first") from None
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def check(self) -> None:
         """Raise ChildDied when the process has ended."""
