@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pip install .`: the ROS-free parts (engine, models, robot, simulator, replay) as a plain Python package.
+"""`pip install .`: the ROS-free parts (engine, models, robot, simulator, training) as a plain Python package.
 
 The ROS package with messages and nodes is built by CMakeLists.txt. Both read the version from package.xml.
 """
@@ -24,13 +24,13 @@ extras = {
     "model": ["torch>=2.6", "safetensors>=0.4", "tokenizers>=0.19"],
     "sim": ["mujoco>=3.2"],
     "bags": ["rosbags>=0.10", "matplotlib>=3.8"],
-    "view": ["rich>=13"],
+    "view": ["rich>=13", "tqdm>=4.66"],
 }
 extras["all"] = sorted(set().union(*extras.values()))
 extras["test"] = ["hypothesis>=6.100", "pytest>=7.4"]
 
 # Commands that need no ROS: (name, module). A module that is not there yet makes no command.
-commands = (("oxygen_replay", "oxygen_ros.replay.main"), ("oxygen_bench", "oxygen_ros.bench.main"))
+commands = (("oxygen_train", "oxygen_ros.train.main"), ("oxygen_eval", "oxygen_ros.train.evaluate"))
 scripts = [
     f"{name}={module}:main"
     for name, module in commands

@@ -6,6 +6,9 @@
 Here lives only which executable runs with which parameters. What a parameter means: `ros2 param describe`.
 """
 
+from pathlib import Path
+
+import yaml
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
@@ -25,6 +28,17 @@ ARGUMENTS = [
         "robot",
         description="Parameter file (YAML) of your robot: cameras, joints, limits, trigger. "
         "Start from share/oxygen_ros/config.",
+    ),
+    DeclareLaunchArgument(
+        "joint_states",
+        default_value="joint_states",
+        description="Topic of the robot's joint states.",
+    ),
+    DeclareLaunchArgument(
+        "joint_trajectory",
+        default_value="~/joint_trajectory",
+        description="Topic for commands, e.g. /joint_trajectory_controller/joint_trajectory; "
+        "published only while command.enabled.",
     ),
     DeclareLaunchArgument(
         "namespace",
@@ -66,6 +80,11 @@ def start_node(context: LaunchContext) -> list[Node]:
     def value(name: str) -> str:
         return LaunchConfiguration(name).perform(context)
 
+    robot = Path(value("robot"))
+    try:
+        yaml.safe_load(robot.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RuntimeError(f"robot:={robot} cannot be read as a parameter file: {error}") from error
     overrides: dict[str, str | bool] = {}
     if value("model"):
         overrides["model"] = value("model")
@@ -77,7 +96,11 @@ def start_node(context: LaunchContext) -> list[Node]:
         executable="oxygen_node",
         name="oxygen",
         namespace=value("namespace"),
-        parameters=[ParameterFile(value("robot")), overrides],
+        parameters=[ParameterFile(str(robot)), overrides],
+        remappings=[
+            ("joint_states", value("joint_states")),
+            ("~/joint_trajectory", value("joint_trajectory")),
+        ],
         arguments=["--ros-args", "--log-level", value("log_level")],
         respawn=value("respawn") == "true",
         respawn_delay=RESPAWN_DELAY,

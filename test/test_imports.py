@@ -74,7 +74,7 @@ def test_imports_point_one_way(path: Path) -> None:
     if part == "__init__":
         assert not [module for _, module in imported(path) if module.startswith("oxygen_ros")]
         return
-    assert part in MAY_IMPORT, f"oxygen_ros/{part} has no place in the structure (DESIGN section 3)"
+    assert part in MAY_IMPORT, f"oxygen_ros/{part} has no place in MAY_IMPORT: which way may it import?"
     for line, module in imported(path):
         words = module.split(".")
         if words[0] != "oxygen_ros" or len(words) < 2:
@@ -94,7 +94,7 @@ def test_ros_stays_at_the_edge(path: Path) -> None:
         return
     for line, module in imported(path):
         if name_of(path).startswith("robot/") and module.split(".")[0] == "cv_bridge":
-            continue  # image encodings that are not worth decoding ourselves (DESIGN section 6)
+            continue  # image encodings that are not worth decoding ourselves
         assert not is_ros(module), f"{path}:{line}: {module} belongs to node/ or the simulator's bridge"
 
 

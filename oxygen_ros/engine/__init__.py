@@ -3,7 +3,8 @@
 
 In reading order: `engine` (the whole idea), `slots` and `frame` (what is shared), `request`,
 `admission` and `scheduler` (which tokens run), `decoder` (how they run), `budget` (when they stop),
-`capacity` (why nothing grows), `speculation`, `sampling`, `noise`, `feedback`, `session` (one robot's run).
+`ending` (what is told of a text), `capacity` (why nothing grows), `speculation`, `sampling`, `noise`,
+`feedback`, `session` (one robot's run); `counters` and `integrity` (what is counted and checked).
 """
 
 from oxygen_ros.engine.budget import Budget

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many slots the text of a configuration needs, so that nothing has to grow later.
 
-Here lives the arithmetic of DESIGN rule 6 and nothing else.
+Here lives that arithmetic and nothing else: pools are made once, and text that finds no slot is refused.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ class Engine:
             self.frames.release(slot)
             raise
         self.counters.prefills += 1
-        return Frame(self.frames, slot, prefix, observation, inputs, self.counters.ticks)
+        return Frame(self.frames, slot, prefix, observation, self.counters.ticks)
 
     def _expire(self) -> None:
         for request in self.scheduler.live:
@@ -255,7 +255,7 @@ class Engine:
         if not self.share:
             # The baseline's own prefill; its frame belongs to this request alone.
             frame = self._encode(frame.observation, self.model.process(frame.observation))
-            frame.is_open = False
+            frame.is_open = False  # the request alone holds it; no `with` will close it
         suffix_slot = self.suffixes.acquire()
         assert suffix_slot is not None, "admission looked for a free suffix slot"
         try:

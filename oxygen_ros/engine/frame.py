@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from oxygen_ros.engine.slots import SlotError, SlotPool
 from oxygen_ros.models.interface import Prefix
@@ -26,7 +26,6 @@ class Frame:
     slot: int
     prefix: Prefix
     observation: Observation
-    inputs: Any
     tick: int
     is_open: bool = True
 

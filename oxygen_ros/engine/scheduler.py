@@ -2,7 +2,7 @@
 """Which token of which request goes into the next decode step.
 
 Here lives the queue of live requests and the shape of one step. Slots are `slots`, time is
-`budget`, the forward pass is the engine's.
+`budget`, the forward pass is `decoder`'s.
 
 Every live request gets one row, oldest first; spare rows then take the rest of prompts, and what
 is left over checks drafts.

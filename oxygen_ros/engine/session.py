@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One robot's run over an engine: what is asked when, which memory is fed back, tick after tick.
 
-Here lives the order inside a tick: observe, act, publish, ask, advance. The node and the replayer
-call this same object, so a bag gives the same chunks and texts in both. No ROS, no clock of its
-own beyond the engine's.
+Here lives the order inside a tick: observe, act, publish, ask, advance. The node drives it,
+and so may whatever reads a recording: the same stamps give the same chunks and texts. No ROS, no
+clock of its own beyond the engine's.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Session:
         memory_lag: int,
     ) -> None:
         """answer:      limits and adapter of answers; its prompt is made from `answer_template`
-        memory_lag:     ticks from a memory's question to the prompt that holds it (rule 9)
+        memory_lag:     ticks from a memory's question to the prompt that holds it, see `feedback`
 
         Raises ValueError when a recurring text can never run (prompt or adapter; see Engine.ask), or when
         two of them are memories: the prompt holds one.

@@ -3,7 +3,8 @@
 
 Here lives no computation and no family. The engine knows models only through this file.
 
-How the families at hand map onto it (checked on paper against their reference data):
+The families it was designed against (pi05 is implemented; the others were checked on paper against
+their reference data):
 
 =============== ============================ =========================== ===========================
 family          `encode` leaves in the slot  `denoise` reads             `extend` reads

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages' content to observations and back, in numpy: images, joints, sampling in time, chunks, limits.
 
-Here lives nothing that imports rclpy or torch: the live node and the bag replayer call the same code
+Here lives nothing that imports rclpy or torch: the live node and whatever reads a bag call the same code
 with the plain contents of their messages.
 
     images.py, yuv.py   bytes of an Image or CompressedImage -> uint8 [H, W, 3] RGB

@@ -7,6 +7,7 @@ Here lives the digest of messages; no ROS node and no drawing. The demo's main t
 from __future__ import annotations
 
 import json
+import textwrap
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -25,6 +26,11 @@ class Text:
     tick_asked: int
     tick_finished: int
     seconds: float
+
+    @property
+    def shown(self) -> str:
+        """The text, or why there is none."""
+        return self.text or f"({self.reason})"
 
 
 @dataclass(slots=True)
@@ -88,7 +94,7 @@ class News:
 
     def summary(self) -> str:
         """What the node complains of, each once and short; the log and /diagnostics have it whole."""
-        shown = dict.fromkeys(complaint.split(";")[0][:SHORT] for complaint in self.complaints.values())
+        shown = dict.fromkeys(textwrap.shorten(c.split(";")[0], SHORT) for c in self.complaints.values())
         return "; ".join(shown)
 
     def latency(self, quantile: float) -> float:

@@ -40,7 +40,7 @@ class Run:
     joints: list[tuple[float, NDArray[np.float64]]] = field(default_factory=list)
     joint_names: tuple[str, ...] = ()
     chunks: list[tuple[float, float, NDArray[np.float32]]] = field(default_factory=list)
-    texts: list[tuple[float, float, str, str]] = field(default_factory=list)
+    texts: list[tuple[float, float, str, str]] = field(default_factory=list)  # asked, ended, kind, text
     ticks: list[tuple[float, Any]] = field(default_factory=list)
     instruction: str = ""
 
@@ -64,8 +64,9 @@ class Run:
             case [*_, "action_chunk"]:
                 values = message.values.reshape(message.horizon, len(message.joint_names))
                 self.chunks.append((self._since(message.header.stamp), message.step, values))
-            case [*_, "text"]:
-                self.texts.append((self._since(message.header.stamp), now, message.kind, message.text))
+            case [*_, "text"] if message.finish_reason in ("eos", "stop", "length"):
+                asked = max(self._since(message.header.stamp), 0.0)
+                self.texts.append((asked, now, message.kind, message.text))
             case [*_, "tick"]:
                 self.ticks.append((now, message))
             case ["sim", "task"]:
@@ -106,11 +107,12 @@ def draw_page(
         names = run.joint_names
         _draw_joints(arm, run, [i for i, n in enumerate(names) if n != "gripper"], "arm joints [rad]")
         _draw_joints(gripper, run, [i for i, n in enumerate(names) if n == "gripper"], "gripper [m]")
-        arm.legend(loc="upper right", ncols=7, frameon=False)
+        arm.plot([], [], color="gray", lw=0.6, label="thin: planned chunks, one a second")
+        arm.legend(loc="upper right", ncols=8, frameon=False)
         _draw_texts(texts, run, end)
         _draw_ticks(ticks, run, period)
         ticks.set_xlim(0, end)
-        ticks.set_xlabel("seconds since the first tick")
+        ticks.set_xlabel(f"seconds since the first tick (the first {end:.0f} s of the run)")
         figure.suptitle(f'oxygen_ros: "{run.instruction}"\n{note}'.strip(), fontsize=11)
         figure.savefig(picture)
 
@@ -171,14 +173,14 @@ def _draw_texts(axis: Axes, run: Run, end: float) -> None:
         )
         room = max(int((ended - asked) * CHARACTERS / end), 1)
         shown = " ".join(text.split())[:room].replace("$", "")
-        axis.text(asked, row, f" {shown}", va="center", fontsize=5, color="white", clip_on=True)
+        axis.text(asked, row, f" {shown}", va="center", fontsize=5.5, color="white", clip_on=True)
     axis.set_yticks(
         [base[kind] + (len(mine) - 1) / 2 for kind, mine in lanes.items()],
         list(lanes),
         rotation=90,
         va="center",
     )
-    axis.set_ylabel("texts, from observation to end")
+    axis.set_ylabel("finished texts,\nobservation to end")
 
 
 def _draw_ticks(axis: Axes, run: Run, period: float | None) -> None:

@@ -6,6 +6,7 @@ Here lives one process; which ones there are is `demo`.
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import time
@@ -26,23 +27,25 @@ class Child:
         """Start `command`, its output into `log`. Raises ChildDied if it is not on the PATH."""
         self.name = name
         self.log = log
+        if shutil.which(command[0]) is None:
+            raise ChildDied(f"{command[0]} is not on the PATH: source scripts/env.sh first")
+        # The kernel ends it when the demo is killed and can stop nobody any more.
+        leash = ["setpriv", "--pdeathsig", "INT"] if shutil.which("setpriv") else []
         # Held back until the program has its handlers: else a signal during the interpreter's own start,
         # as when the demo is ended at once, would end it with a traceback.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-        with log.open("wb") as output:
-            try:
+        try:
+            with log.open("wb") as output:
                 # A session of its own: Ctrl-C reaches the demo alone, which then stops both in order.
                 self._process = subprocess.Popen(
-                    command,
+                    [*leash, *command],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-            except FileNotFoundError:
-                raise ChildDied(f"{command[0]} is not on the PATH: source scripts/env.sh first") from None
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def check(self) -> None:
         """Raise ChildDied when the process has ended."""

@@ -82,7 +82,7 @@ class View:
         if news.finished > self._shown_texts:
             self._shown_texts = news.finished
             last = news.texts[-1]
-            text += f' | {last.kind}: "{last.text[:40]}"'
+            text += f" | {last.kind}: {last.shown[:40]}"
         if news.complaints:
             text += f" | {news.summary()}"
         return f"[{seconds:5.1f} s] {text}"
@@ -138,7 +138,9 @@ class View:
         for column in ("kind", "asked", "ended", "text"):
             table.add_column(column, no_wrap=True, overflow="ellipsis")
         for text in reversed(news.texts):
-            table.add_row(text.kind, f"tick {text.tick_asked}", f"tick {text.tick_finished}", Text(text.text))
+            table.add_row(
+                text.kind, f"tick {text.tick_asked}", f"tick {text.tick_finished}", Text(text.shown)
+            )
         return table
 
 

@@ -22,7 +22,7 @@ from oxygen_ros.models.interface import Prefix
 def _request(
     number: int, frame_slot: int, pending: int, *, tokens: int = 0, kind: str = "memory"
 ) -> TextRequest:
-    frame = Frame(SlotPool("frame", 8), frame_slot, Prefix(5, 8), see(1), None, tick=1)
+    frame = Frame(SlotPool("frame", 8), frame_slot, Prefix(5, 8), see(1), tick=1)
     return TextRequest(
         id=number,
         task=TextTask(kind=kind, max_tokens=20),

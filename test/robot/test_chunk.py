@@ -118,7 +118,7 @@ def test_malformed_chunks_are_errors(
 
 
 def test_timing_is_checked_with_both_numbers() -> None:
-    """openpi#393: the arm pauses for inference between chunks; DESIGN: period + p99 <= H * step."""
+    """openpi#393: the arm pauses for inference between chunks; so: period + p99 <= H * step."""
     check_timing(0.4, 0.1, 10, 0.05)
     with pytest.raises(ChunkError, match=r"0\.4 \+ 0\.2 = 0\.6 s.*10 x 0\.05 = 0\.5 s"):
         check_timing(0.4, 0.2, 10, 0.05)
