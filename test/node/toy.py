@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E402
 """A model that does as it is told, and an oxygen_node that loads it: for what a good model never does.
 
 Here lives no test. Run as a program it is oxygen_node with `load_toy` for `load_model`. The model's folder
@@ -9,11 +10,15 @@ Ticks are counted from the end of the warm-up.
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+# As bin/oxygen_node does, before any library starts a thread that would take the signal.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
 
 import numpy as np
 import torch
