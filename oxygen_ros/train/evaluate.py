@@ -200,6 +200,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--profiles", type=Path, default=_RESOURCES / "config", help="folder of profiles")
     parser.add_argument("--period", type=float, default=Setup().period, help="seconds between ticks")
     parser.add_argument("--steps", type=int, default=Setup().steps, help="decode steps a tick")
+    parser.add_argument("--max-tokens", type=int, default=Setup().max_tokens, help="of a text")
+    parser.add_argument(
+        "--every", type=int, default=Setup().every, help="texts are asked every so many ticks"
+    )
     parser.add_argument("--picture", type=int, default=0, help="px of the cameras; default the model's")
     parser.add_argument(
         "--driver",
@@ -229,6 +233,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     setup = Setup(
         period=options.period,
         steps=options.steps,
+        max_tokens=options.max_tokens,
+        every=options.every,
         picture=options.picture,
         feedback=not options.no_feedback,
         memory_adapter=options.adapter.name if options.adapter else "",

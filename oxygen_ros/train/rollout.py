@@ -44,6 +44,7 @@ class Setup:
     period:      seconds between two ticks when inference is in time
     steps:       decode steps a tick
     max_tokens:  of a text
+    every:       texts are asked at every so many ticks
     feedback:    whether memories enter the prompt
     limit:       seconds for each block of the task
     hold:        seconds the box must stay as it should be for a success
@@ -53,6 +54,7 @@ class Setup:
     period: float = 0.4
     steps: int = 16
     max_tokens: int = 16
+    every: int = 1
     feedback: bool = True
     narration: bool = True
     limit: float = 20.0
@@ -86,15 +88,15 @@ class Outcome:
 
 
 def make_session(model: Model, mode: str, setup: Setup, instruction: str) -> Session:
-    """The Session of an episode: memory (and narration) asked at every tick."""
+    """The Session of an episode: memory (and narration) asked again and again."""
     share, batch = MODES[mode]
     kinds = [Memory(max_tokens=setup.max_tokens, adapter=setup.memory_adapter)]
     tasks = [*kinds, *([Narration(max_tokens=setup.max_tokens)] if setup.narration else [])]
     budget = Budget(steps=setup.steps)
-    loads = [Load(t.max_tokens, len(model.tokenize(t.prompt)), 1) for t in tasks]
+    loads = [Load(t.max_tokens, len(model.tokenize(t.prompt)), setup.every) for t in tasks]
     capacity = plan_capacity(loads, budget, share=share, batch=batch)
     engine = Engine(model, capacity, share=share, batch=batch)
-    recurring = [Recurring(task) for task in tasks]
+    recurring = [Recurring(task, setup.every) for task in tasks]
     return Session(engine, recurring, budget, instruction=instruction, memory_lag=setup.lag)
 
 
