@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lifecycle node `oxygen`: ROS in, ROS out. Nothing else in the package imports rclpy.
+"""The lifecycle node `oxygen`: ROS in, ROS out. Beside it only the simulator's bridge and demo import rclpy.
 
 In reading order:
 

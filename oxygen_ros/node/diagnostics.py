@@ -53,22 +53,28 @@ class Board:
         return self._reports[part]
 
     def report(
-        self, part: str, level: bytes, message: str, values: Mapping[str, object] | None = None
+        self,
+        part: str,
+        level: bytes,
+        message: str,
+        values: Mapping[str, object] | None = None,
+        *,
+        is_logged: bool = False,
     ) -> None:
-        """Replace the report of a part."""
+        """Replace the report of a part. is_logged: the log says it already, or will in other words."""
         before = self._reports[part]
         self._reports[part] = Report(level, message, values or {})
         if level == before.level:
             return
         self._changed()
-        self._log(part, before.level, level, message)
+        if not is_logged:
+            self._log(part, before.level, level, message)
 
     def _log(self, part: str, before: bytes, level: bytes, message: str) -> None:
         """What comes and goes many times a second is one line now and then; /diagnostics has it all."""
         now = time.monotonic()
         if now < self._logged.get((part, level), -math.inf) + SILENT_FOR:
             return
-        self._logged[part, level] = now
         log = self._node.get_logger()
         if level == ERROR:
             log.error(f"{part}: {message}")
@@ -76,6 +82,9 @@ class Board:
             log.warning(f"{part}: {message}")
         elif before in (ERROR, WARN):
             log.info(f"{part}: {message}")
+        else:
+            return
+        self._logged[part, level] = now
 
     def publish(self, extra: Mapping[str, Mapping[str, str]]) -> None:
         """Publish all parts. extra: part -> what is wrong besides, by key; raises its level to WARN."""

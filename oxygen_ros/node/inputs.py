@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.exceptions import InvalidTopicNameException
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.subscription import Subscription
@@ -21,6 +22,7 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
 
 from oxygen_ros.node import qos
+from oxygen_ros.node.parameters import ParameterProblem
 from oxygen_ros.node.settings import Camera
 
 # Messages kept between two looks of the worker, which come at least four times a second.
@@ -59,9 +61,17 @@ class Inputs:
         try:
             for camera in cameras:
                 store = self._make_store(camera.name)
-                self._subscribe(camera.name, _TYPES[camera.transport], camera.topic, qos.CAMERA, store)
+                try:
+                    self._subscribe(camera.name, _TYPES[camera.transport], camera.topic, qos.CAMERA, store)
+                except InvalidTopicNameException as error:
+                    reason = str(error).splitlines()[0].removeprefix("Invalid topic name: ").rstrip(":")
+                    raise ParameterProblem(
+                        f"parameter 'cameras.{camera.name}.topic' is {camera.topic!r}, no topic: {reason}"
+                    ) from error
             self._subscribe("joint_states", JointState, "joint_states", qos.JOINTS, self._store_joints)
-            self._subscribe("instruction", String, "~/instruction", qos.INSTRUCTION, self._store_instruction)
+            # The wider profile last: it is the one that publishers are held against.
+            for profile in (qos.INSTRUCTION_LATCHED, qos.INSTRUCTION):
+                self._subscribe("instruction", String, "~/instruction", profile, self._store_instruction)
             self._subscribe("question", String, "~/question", qos.QUESTION, self._store_question)
         except Exception:
             # A topic's name that is none: nothing half made stays behind.

@@ -20,6 +20,9 @@ SIGNALS = {signal.SIGINT, signal.SIGTERM}
 # As in sysexits.h: a service is unavailable; the command line is wrong. launch restarts with `respawn`.
 DEVICE_LOST = 69
 CANNOT_START = 64
+USAGE = """usage: oxygen_node --ros-args --params-file ROBOT.yaml [-p NAME:=VALUE ...] [-r FROM:=TO ...]
+
+The lifecycle node `oxygen`: cameras and joints in, action chunks and texts out. Its parameters:"""
 
 
 class Ending:
@@ -62,6 +65,12 @@ def main(args: Sequence[str] | None = None, load: Any = None) -> int:
 
     args: command line, default sys.argv. load: see OxygenNode.
     """
+    if {"-h", "--help"} & set(sys.argv[1:] if args is None else args):
+        from oxygen_ros.node.parameters import describe_table
+
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as any program that prints into `head`
+        print(f"{USAGE}\n\n{describe_table()}")
+        return 0
     ending = Ending()
     ending.watch_signals()
     # Everything is a local file; libraries that could ask a hub look at this when they are imported.

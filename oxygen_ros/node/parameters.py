@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of the node's parameters, and the check of one value against it.
 
-Here lives the manual: `ros2 param describe` and the README's table are made from these rows. How rows
+Here lives the manual: `ros2 param describe` and `oxygen_node --help` are made from these rows. How rows
 become parameters of a node is declarations.py; what the values mean together is settings.py.
 """
 
@@ -99,7 +99,7 @@ _GENERAL = (
     Row("autostart", "bool", True, "Walk to active by itself at start.", read_only=True),
     Row("device", "string", "cpu", 'Torch device the model runs on, such as "cpu" or "cuda:0".'),
     Row("dtype", "string", "float32", "Number format of the weights and caches.",
-        choices=("float32", "bfloat16", "float16")),
+        choices=("float32", "bfloat16")),
     Row("denoise_steps", "int", 0, "Euler steps of one chunk; 0: what the model was made with.", 0, 1000),
     Row("adapters", "strings", [], "Folders of text adapters (LoRA) to load; named by their folder."),
     Row("torch_threads", "int", 1, "CPU threads of torch. More than free cores is slower, by far.", 1, 256),
@@ -228,7 +228,7 @@ def explain_unknown(name: str) -> str:
 
 
 def describe_table() -> str:
-    """The table in Markdown, for the manual."""
+    """The table in Markdown: the manual, printed by `oxygen_node --help`."""
     lines = ["| parameter | type | default | allowed | what it does |", "|---|---|---|---|---|"]
     for row in (*FIXED.values(), *CAMERA, *JOINT):
         lines.append(f"| `{row.name}` | {row.type} | `{row.default}` | {row.allowed} | {row.description} |")

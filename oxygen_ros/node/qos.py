@@ -12,9 +12,11 @@ from rclpy.topic_endpoint_info import TopicEndpointInfo
 
 CAMERA = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 JOINTS = QoSProfile(depth=60, reliability=ReliabilityPolicy.BEST_EFFORT)
-INSTRUCTION = QoSProfile(
+# Both durabilities are heard: a latched instruction from before the start, and one from a plain publisher.
+INSTRUCTION_LATCHED = QoSProfile(
     depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL
 )
+INSTRUCTION = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 # Deep enough for a burst: what overflows in the middleware is lost without a word.
 QUESTION = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 # Bounds the memory whatever the rate: 8 s of one joint at 500 Hz.
 MAX_READINGS = 4096
+STRANGERS = 8  # names of joints that are not ours, kept to be told
 
 Fault = Literal["silent", "stale", "rejected"]
 
@@ -108,6 +109,8 @@ class JointBuffer:
         self.history_ns = history_ns
         unlimited = (-float("inf"), float("inf"))
         self._tracks = {name: _Track(name, *ranges.get(name, unlimited)) for name in self.names}
+        # Names that messages carry beside ours: the cure when a joint of ours never comes.
+        self._strangers: dict[str, None] = {}
         if len(self._tracks) != len(self.names):
             raise ValueError(f"joint names must differ, got {list(names)}")
 
@@ -145,6 +148,8 @@ class JointBuffer:
         for name, value in zip(names, positions, strict=True):
             track = tracks.get(name)
             if track is None:
+                if len(self._strangers) < STRANGERS:
+                    self._strangers[name] = None
                 continue
             # Written so that NaN fails it; infinite bounds let no infinity pass.
             if not (track.lower <= value <= track.upper and isfinite(value)):
@@ -187,7 +192,8 @@ class JointBuffer:
             if isfinite(track.value_at(stamp_ns, oldest, newest)):
                 continue
             if not track.stamps:
-                yield track.name, "silent", f"joint {track.name!r}: never received"
+                carried = f" (messages carry {', '.join(self._strangers)})" if self._strangers else ""
+                yield track.name, "silent", f"joint {track.name!r}: never received{carried}"
                 continue
             if max(track.around(stamp_ns, oldest, newest)) >= 0:
                 yield track.name, "rejected", track.rejection

@@ -226,8 +226,17 @@ class _CameraOutput:
             self._jpeg.publish(compress(picture, stamp_ns, self._frame, self._quality))
 
 
+USAGE = """usage: oxygen_sim [--ros-args --params-file sim.yaml -p NAME:=VALUE ...]
+
+The simulated robot: cameras, joint states, a scripted expert or commands by joint_trajectory.
+config/sim.yaml lists its parameters with comments; `ros2 param describe /oxygen_sim NAME` explains each."""
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Run the node until SIGINT or SIGTERM; returns the exit status (1: a parameter or graphics error)."""
+    if {"-h", "--help"} & set(sys.argv[1:] if args is None else args):
+        print(USAGE)
+        return 0
     signals: list[int] = []
 
     def ask_to_stop(number: int, frame: FrameType | None) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -105,6 +106,19 @@ def test_trajectories_start_after_now_and_increase(robot: Robot) -> None:
 def test_an_instruction_counts_from_the_next_tick(robot: Robot) -> None:
     robot.instruction.publish(String(data="open the\x07 gripper"))
     robot.wait_for_status("control", "instruction: open the gripper")
+
+
+def test_a_plain_publisher_may_instruct_too(robot: Robot) -> None:
+    """`ros2 topic pub` and rclpy's default are volatile; a latched subscription alone would not hear them."""
+    publisher = robot.node.create_publisher(String, "/oxygen/instruction", 10)
+    try:
+        deadline = time.monotonic() + 20
+        while publisher.get_subscription_count() < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        publisher.publish(String(data="wave"))
+        robot.wait_for_status("control", "instruction: wave")
+    finally:
+        robot.node.destroy_publisher(publisher)
 
 
 def test_a_question_is_answered(robot: Robot) -> None:

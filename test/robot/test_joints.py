@@ -209,3 +209,14 @@ def test_add_is_cheap_enough_for_500_hz() -> None:
 def test_wrong_configuration_is_an_error(names: list, ranges: dict, history: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         JointBuffer(names, ranges, history)
+
+
+def test_names_that_do_not_match_are_told() -> None:
+    """Wrong joint names in the robot's file: what the messages carry instead is the cure."""
+    buffer = JointBuffer(["joint1"], None, 10**9)
+    assert buffer.add(10**9, ["shoulder_pan", "shoulder_lift"], [0.1, 0.2]) == []
+    (words,) = buffer.explain(10**9, 10**8)
+    assert words == "joint 'joint1': never received (messages carry shoulder_pan, shoulder_lift)"
+    buffer.add(2 * 10**9, [f"other{i}" for i in range(100)], [0.0] * 100)
+    (words,) = buffer.explain(2 * 10**9, 10**8)
+    assert words.count(",") == 7, "eight names are enough"
