@@ -260,7 +260,7 @@ class OxygenNode(ManagedNode):
             "pools [MiB]": engine.model.pool_bytes() / 2**20,
         }
         words = f"{spec.family} on {engine.model.device}, {latency.chunk * 1e3:.0f} ms a chunk"
-        self._board.report("model", level.OK, words, values)
+        self._board.report("model", level.OK, words, values, is_logged=True)
         self.get_logger().info(f"configured: {words}")
 
     def _report_inactive(self) -> None:
@@ -269,7 +269,7 @@ class OxygenNode(ManagedNode):
 
     def _fail_configure(self, reason: str) -> None:
         self._free()
-        self._board.report("model", level.ERROR, f"configure failed: {reason}")
+        self._board.report("model", level.ERROR, f"configure failed: {reason}", is_logged=True)
         raise TransitionRefused(reason)
 
     def _free(self) -> None:

@@ -148,9 +148,9 @@ class Settings:
             head, _, rest = name.partition(".")
             if head == prefix and "." in rest and rest.rsplit(".", 1)[0] not in known:
                 word = rest.rsplit(".", 1)[0]
+                noun = "camera" if prefix == "cameras" else "joint"
                 raise ParameterProblem(
-                    f"parameter '{name}': the model has no {prefix.rstrip('s')} '{word}'; "
-                    f"it has {', '.join(known)}"
+                    f"parameter '{name}': the model has no {noun} '{word}'; it has {', '.join(known)}"
                 )
 
     def _find_camera(self, name: str, spec: ModelSpec) -> Camera:

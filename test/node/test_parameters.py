@@ -139,7 +139,7 @@ def test_a_robot_is_described_in_its_own_names() -> None:
         ({"cameras.front.topic": "/front"}, "the model has no camera 'front'; it has top, wrist"),
         ({"cameras.top.optional": True, "cameras.wrist.optional": True}, "at least one must not be"),
         ({"cameras.top.topic": "/wrist"}, "same topic"),
-        ({"limits.c.lower": 0.0}, "the model has no limit 'c'; it has a, b"),
+        ({"limits.c.lower": 0.0}, "limits.c.lower': the model has no joint 'c'; it has a, b"),
         ({"limits.a.lower": 1.0, "limits.a.upper": 0.0}, "limits.a"),
         ({"joints.a.name": "b"}, "same name"),
         ({"text.answer.prompt": "Q: "}, "{question}"),
