@@ -12,7 +12,12 @@ from abc import ABC, abstractmethod
 
 
 class Pace(ABC):
-    """One trigger. `due` is when the coming tick is due, `skipped` counts wholly missed periods."""
+    """One trigger. `due` is when the coming tick is due, `skipped` counts wholly missed periods.
+
+    period: seconds between ticks where the trigger sets them, else None
+    """
+
+    period: float | None = None
 
     def __init__(self) -> None:
         self.due = 0.0
@@ -53,7 +58,7 @@ class PeriodPace(Pace):
 
     def __init__(self, period: float) -> None:
         super().__init__()
-        self.period = period
+        self.period: float = period
 
     def begin(self, now: float, chunk_end: float) -> float:
         self.skipped += self._advance(now)

@@ -24,6 +24,8 @@ from oxygen_ros.robot.streams import StreamProblem
 LOOK_EVERY = 0.25  # s between two looks at the streams
 ONE_RESTART = 1.0  # s within which signs of time going back are one
 STAYS = 5.0  # s a passing trouble stays in the diagnostics
+RATE_TICKS = 5  # ticks before their rate is judged
+RATE_KEPT = 0.7  # part of the wanted rate below which it is reported
 BEGINNING = 1.0  # s after activation, or after time went back, in which nothing need have come yet
 
 
@@ -83,6 +85,8 @@ class Watch:
         now = time.monotonic()
         if self._missing or self._failure:
             self._next_look = 0.0
+            # The pause says nothing of the rate.
+            self._ticked.clear()
         self._missing = self._failure = ""
         # What has been there once is missed at once.
         self._began = -math.inf
@@ -159,7 +163,7 @@ class Watch:
             values.update({"tick": self._last_report.tick, "latency [s]": latency, "text [s]": phases.text})
         if ticker.clamped:
             values["clamped"] = ", ".join(f"{key} x{count}" for key, count in ticker.clamped.items())
-        grade, words = level.OK, f"ticking at {rate:.1f} Hz"
+        grade, words = level.OK, f"ticking at {rate:.1f} Hz" if rate else "ticking"
         if self._failure:
             grade, words = level.ERROR, self._failure
         elif self._missing and now < self._began + BEGINNING:
@@ -170,11 +174,24 @@ class Watch:
             grade, words = level.ERROR, ticker.refusal
         elif self._skipped[1] > now - STAYS:
             grade, words = level.WARN, f"too slow: {pace.skipped} periods wholly missed"
+            if pace.period and "latency [s]" in values:
+                words += f"; the period is {pace.period:g} s, a chunk takes {values['latency [s]']:.3f} s"
+        elif self._lacks_images(pace, rate):
+            grade = level.WARN
+            words += (
+                f" instead of {1 / pace.period:g}: no new images in time; see their rates in inputs, "
+                "or set a longer period"
+            )
         elif ticker.clamped:
             grade, words = level.WARN, f"limits clamp the chunk: {values['clamped']}"
         if self._commands.is_held:
             words += "; held"
         self._board.report("control", grade, words, values)
+
+    def _lacks_images(self, pace: Pace, rate: float) -> bool:
+        """Whether ticks are rare though none came late: they wait for images. Under sim time who knows."""
+        is_judged = pace.period and len(self._ticked) >= RATE_TICKS and not self._keeper.is_sim
+        return bool(is_judged and pace.period and rate * pace.period < RATE_KEPT)
 
     def _report_text(self, ticker: Ticker, now: float) -> None:
         engine = ticker.session.engine
