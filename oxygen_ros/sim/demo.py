@@ -97,12 +97,17 @@ def watch(
     duration: float | None,
     stop: Callable[[], bool],
 ) -> None:
-    """Until `duration` seconds after the first tick, or `stop`; ChildDied when a process ends by itself."""
+    """Until `duration` seconds after the first tick, or `stop`.
+
+    Raises ChildDied when a process ends by itself, OSError when the bag can be written no more.
+    """
     started = time.monotonic()
     first_tick: float | None = None
     next_view = 0.0
     while not stop():
         watch_node.spin(0.05)
+        if watch_node.trouble:
+            raise OSError(watch_node.trouble)
         now = time.monotonic()
         for child in children:
             child.check()
@@ -137,14 +142,40 @@ def describe(share: Path, model: Path | None) -> str:
     return about.strip()
 
 
+def make_folder(out: Path) -> Path:
+    """A new folder in `out`, named by the time; a demo begun in the same second gets another."""
+    started = datetime.now().strftime("%Y%m%d-%H%M%S")
+    out = out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    for name in (started, *(f"{started}-{number}" for number in range(2, 100))):
+        try:
+            (out / name).mkdir()
+        except FileExistsError:
+            continue
+        return out / name
+    raise FileExistsError(f"{out / started} and 98 more exist")
+
+
 def main(arguments: list[str] | None = None) -> int:
     options = parse(sys.argv[1:] if arguments is None else arguments)
     stop = Stop()
     console = Console()
+    try:
+        folder = make_folder(options.out)
+        return run(options, folder, console, stop)
+    except OSError as error:
+        console.print(
+            f"[red]oxygen_demo: cannot write into {options.out}: {error}; choose another with --out[/red]",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return 1
+
+
+def run(options: argparse.Namespace, folder: Path, console: Console, stop: Stop) -> int:
+    """The demo, recorded into `folder`; the exit status. Raises OSError when that cannot be written."""
     share = Path(get_package_share_directory("oxygen_ros"))
     types = bag_types(share / "msg")
-    folder = (options.out / datetime.now().strftime("%Y%m%d-%H%M%S")).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
     note = describe(share, options.model)
     period = float(read_parameters(share / "config" / "demo.yaml")["period"])
     news = News()
@@ -161,7 +192,9 @@ def main(arguments: list[str] | None = None) -> int:
             failure = str(error)
         finally:
             for child in reversed(children):  # the node first: it may still say why it ends its texts
-                failure = failure or child.stop(lambda: ear.spin(0.05))
+                # Each is ended, also when another one has failed already.
+                trouble = child.stop(lambda: ear.spin(0.05))
+                failure = failure or trouble
             ear.close()
             rclpy.shutdown()
     return report(console, folder, types, news, failure, note=note, period=period)

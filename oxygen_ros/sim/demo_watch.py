@@ -36,6 +36,8 @@ class Watch(Node):
         # A timer, not the caller's loop: topics of a node that comes up late must not be missed.
         self.create_timer(0.5, self.discover)
         self.recording = True
+        # Why the recording ended before its time, "" while it has not.
+        self.trouble = ""
 
     def discover(self) -> None:
         """Subscribe to topics that appeared since the last call."""
@@ -61,7 +63,11 @@ class Watch(Node):
 
         def take(serialized: bytes) -> None:
             if self.recording:
-                self._bag.write(topic, self.get_clock().now().nanoseconds, serialized)
+                try:
+                    self._bag.write(topic, self.get_clock().now().nanoseconds, serialized)
+                except OSError as error:
+                    self.recording = False
+                    self.trouble = str(error)
             if shown:
                 self._hear(topic, deserialize_message(serialized, kind))
 
