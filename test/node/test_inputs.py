@@ -140,7 +140,7 @@ def test_incompatible_qos_is_said_with_both_profiles(robot: Robot) -> None:
     try:
         status = robot.wait_for_status("inputs", "incompatible QoS")
         assert "/robot offers best_effort volatile" in status.message
-        assert "requests reliable transient_local" in status.message
+        assert "this node requests reliable" in status.message
         assert "/oxygen/instruction" in status.message
     finally:
         robot.node.destroy_publisher(publisher)
