@@ -26,7 +26,7 @@ ONE_RESTART = 1.0  # s within which signs of time going back are one
 STAYS = 5.0  # s a passing trouble stays in the diagnostics
 RATE_TICKS = 5  # ticks before their rate is judged
 RATE_KEPT = 0.7  # part of the wanted rate below which it is reported
-BEGINNING = 1.0  # s after activation, or after time went back, in which nothing need have come yet
+BEGINNING = 3.0  # s after activation, or after time went back, in which nothing need have come yet
 
 
 class Watch:

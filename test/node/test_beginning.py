@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first second of an activation, on a robot where all is well: nothing is an error yet."""
+"""The first seconds of an activation, on a robot where all is well: nothing is an error yet."""
 
 from __future__ import annotations
 
