@@ -211,6 +211,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default="policy",
         help="expert: plans of the scripted expert in place of the model's chunks; the model only talks",
     )
+    parser.add_argument("--limit", type=float, default=Setup().limit, help="seconds for each block")
     parser.add_argument("--no-feedback", action="store_true", help="keep memories out of the prompt")
     parser.add_argument("--adapter", type=Path, help="text adapter for memories")
     parser.add_argument("--json", type=Path)
@@ -236,6 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         max_tokens=options.max_tokens,
         every=options.every,
         picture=options.picture,
+        limit=options.limit,
         feedback=not options.no_feedback,
         memory_adapter=options.adapter.name if options.adapter else "",
     )

@@ -57,7 +57,7 @@ class Setup:
     every: int = 1
     feedback: bool = True
     narration: bool = True
-    limit: float = 20.0
+    limit: float = 30.0
     hold: float = 3.0
     picture: int = 0
     memory_adapter: str = ""
