@@ -108,7 +108,7 @@ class Robot:
         self,
         topic: str,
         fits: Callable[[Any], bool] = lambda message: True,
-        timeout: float = 15.0,
+        timeout: float = 40.0,
         after: int = 0,
     ) -> Any:
         """The first message of a topic, from the `after`-th heard on, that fits."""
@@ -147,7 +147,7 @@ class Robot:
             return [at for message, at in pairs if fits(message)][-1]
 
     def wait_for_status(
-        self, part: str, words: str = "", level: str | None = None, timeout: float = 15.0
+        self, part: str, words: str = "", level: str | None = None, timeout: float = 40.0
     ) -> Any:
         """A diagnostic from now on, of `oxygen: <part>`, whose message or values hold the words."""
 

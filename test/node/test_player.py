@@ -56,7 +56,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..
 
 
 def test_the_bag_gives_chunks_and_texts_and_loops(robot: Robot, node: Any, play: Callable[..., Any]) -> None:
-    robot.wait_for_status("inputs", "/clock: silent", level="error")
+    robot.wait_for_status("inputs", "/clock: silent", level="error", timeout=40)
     process = play(
         str(BAG), "--clock", "--loop", "--rate", "1.5",
         "--remap", "/camera/top/image_raw:=/bag/top", "/camera/wrist/image_raw/compressed:=/bag/wrist",
@@ -65,9 +65,9 @@ def test_the_bag_gives_chunks_and_texts_and_loops(robot: Robot, node: Any, play:
         start_ns, end_ns = bag.start_time, bag.end_time
     chunk = robot.wait_for("/oxygen/action_chunk", timeout=30)
     assert start_ns <= nanoseconds(chunk.header.stamp) <= end_ns
-    robot.wait_for("/oxygen/text", lambda m: m.finish_reason in ("eos", "length"))
+    robot.wait_for("/oxygen/text", lambda m: m.finish_reason in ("eos", "length"), timeout=40)
     # The second round: stamps went back, and the node goes on with them.
-    robot.wait_for_status("inputs", "restarts: 2", timeout=20)
+    robot.wait_for_status("inputs", "restarts: 2", timeout=40)
     newest = robot.heard["/oxygen/action_chunk"][-1]
     again = robot.wait_for(
         "/oxygen/action_chunk",
