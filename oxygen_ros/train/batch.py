@@ -28,7 +28,7 @@ from oxygen_ros.train.forward import Tensors
 from oxygen_ros.train.records import NOT_YET, PHASES, Shard, read_shards
 from oxygen_ros.train.spotting import Projector
 
-LAGS: Final = (4, 15)
+LAGS: Final = (4, 12)
 """Range of steps a memory is old when it stands in the prompt; the served lag lies within."""
 CORRUPTED: Final = 0.13
 """Part of the memories that are wrong on purpose."""
@@ -227,9 +227,13 @@ def _memory_in_prompt(
     task = task_of(record)
     inside = int(record["inside"][rng.integers(*LAGS) if lag is None else lag])
     if rng.random() < corrupted:
-        memory, claim = labels.wrong_memory(task, int(record["inside"][0]), rng)
-        done = int(record["inside"][0]) >= task.count
-        return memory, bool(memory) and (claim >= task.count) == done
+        truth = int(record["inside"][0])
+        memory, claim = labels.wrong_memory(task, truth, rng)
+        # A forgotten block is believed in only while its fall can still be seen: else an empty hand
+        # anywhere would come to mean that one was dropped.
+        seen = int(record["inside"][LAGS[1]]) != truth
+        if claim >= truth or seen:
+            return memory, bool(memory) and (claim >= task.count) == (truth >= task.count)
     return ("" if inside == NOT_YET else words.memory(task, inside)), True
 
 
