@@ -102,14 +102,13 @@ class Session:
         return self.engine.live == 0
 
     def instruct(self, instruction: str) -> None:
-        """Set the instruction from the next tick on.
+        """Set the instruction from the next tick on; the same words again begin the task anew.
 
-        Texts under way go on: they are about the observation they were asked from. Memories of the
-        old task are not fed back any more.
+        Texts under way go on: they are about the observation they were asked from. Memories of what
+        was before are not fed back any more.
         """
-        if instruction != self._instruction:
-            self._instruction = instruction
-            self.feedback.clear()
+        self._instruction = instruction
+        self.feedback.clear()
 
     def ask(self, question: str) -> None:
         """Answer a question about the next tick's observation."""

@@ -5,9 +5,9 @@ Here lives the only ROS in `sim`. Two threads: the main thread spins the executo
 only put trajectories into a queue and answer parameter services; the simulation's thread owns the
 world, the trajectory executor, the clockwork and every publisher.
 
-Published (relative names): camera/<name>/image_raw (+ /compressed), joint_states, sim/task, sim/state,
-and /clock with `publish_clock`. Read, with driver `commands`: joint_trajectory. Positions outside a
-joint's range are moved to its end, as the actuators do.
+Published (relative names): camera/<name>/image_raw (+ /compressed), joint_states, the task (parameter
+`task_topic`), sim/state, and /clock with `publish_clock`. Read, with driver `commands`: joint_trajectory.
+Positions outside a joint's range are moved to its end, as the actuators do.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SimBridge(Node):
         self.settings: Settings = declare(self)
         self._inbox: deque[JointTrajectory] = deque(maxlen=16)
         self._joints = self.create_publisher(JointState, "joint_states", 10)
-        self._task = self.create_publisher(String, "sim/task", _LATCHED)
+        self._task = self.create_publisher(String, self.settings.task_topic, _LATCHED)
         self._truth = self.create_publisher(String, "sim/state", 10)
         self._clock_out = self.create_publisher(Clock, "/clock", 10) if self.settings.publish_clock else None
         self._cameras = [
@@ -196,6 +196,7 @@ class SimBridge(Node):
             self._done_since = None
             self._world.reset(self._world.seed + 1)
             self._follow.hold(rest_joints())
+            self._task.publish(String(data=settings.task.instruction))
             self.get_logger().info(f"episode {self._episode}: seed {self._world.seed}")
 
 

@@ -40,6 +40,7 @@ class Settings:
 
     seed: int
     task: Task
+    task_topic: str
     driver: str
     real_time_factor: float
     publish_clock: bool
@@ -72,6 +73,7 @@ class _Reader:
         settings = Settings(
             seed=whole("seed", 0, 0, 2**31 - 1, "seed of the first layout of the blocks"),
             task=self._task(),
+            task_topic=self._text("task_topic", "sim/task", "topic of the task, told at each episode"),
             driver=self._driver(),
             real_time_factor=self._real(
                 "real_time_factor", 1.0, 0.05, 20.0, "simulated seconds in a wall second"

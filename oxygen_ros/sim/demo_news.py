@@ -74,7 +74,7 @@ class News:
                 self.chunks += 1
             case "state":
                 self.truth = json.loads(message.data)
-            case "task":
+            case "instruction":
                 self.instruction = message.data
             case "diagnostics":
                 self._hear_diagnostics(message)

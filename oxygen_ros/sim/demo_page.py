@@ -48,7 +48,7 @@ class Run:
         """Keep what the page shows of one message; called in the order of the bag."""
         if self.start is None:
             if not topic.endswith("/tick"):
-                if topic.endswith("/sim/task"):
+                if topic.endswith("/instruction"):
                     self.instruction = message.data
                 return
             self.start = received
@@ -69,7 +69,7 @@ class Run:
                 self.texts.append((asked, now, message.kind, message.text))
             case [*_, "tick"]:
                 self.ticks.append((now, message))
-            case ["sim", "task"]:
+            case [*_, "instruction"]:
                 self.instruction = message.data
 
     def _since(self, stamp: Any) -> float:

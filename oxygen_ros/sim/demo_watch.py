@@ -18,7 +18,7 @@ from rclpy.serialization import deserialize_message
 from oxygen_ros.robot.bags import BagError, BagWriter, make_qos
 
 # Topics the view shows; all others are only recorded.
-SHOWN = ("/tick", "/text", "/action_chunk", "/sim/state", "/sim/task", "/diagnostics")
+SHOWN = ("/tick", "/text", "/action_chunk", "/sim/state", "/instruction", "/diagnostics")
 
 
 class Watch(Node):
