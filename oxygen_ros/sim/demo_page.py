@@ -8,6 +8,7 @@ python -m oxygen_ros.sim.demo_page BAG PICTURE
 from __future__ import annotations
 
 import argparse
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from oxygen_ros.sim.demo_view import PHASES
 
 CAMERAS = ("side", "top", "wrist")
 PICTURES = 9
-CHARACTERS = 340  # of the smallest print, side by side over the page's width
+CHARACTERS = 420  # of the smallest print, side by side over the page's width
 KIND_COLOURS = {"memory": "#7a5195", "narration": "#2f9e6e", "subtask": "#bc5090", "answer": "#ef8733"}
 PHASE_COLOURS = ("#56b4e9", "#0072b2", "#cc79a7", "#999999", "#2f9e6e")
 
@@ -113,7 +114,8 @@ def draw_page(
         _draw_ticks(ticks, run, period)
         ticks.set_xlim(0, end)
         ticks.set_xlabel(f"seconds since the first tick (the first {end:.0f} s of the run)")
-        figure.suptitle(f'oxygen_ros: "{run.instruction}"\n{note}'.strip(), fontsize=11)
+        title = [f'oxygen_ros: "{run.instruction}"', *textwrap.wrap(note, 150)]
+        figure.suptitle("\n".join(title), fontsize=11)
         figure.savefig(picture)
 
 
@@ -166,14 +168,14 @@ def _draw_texts(axis: Axes, run: Run, end: float) -> None:
         mine[lane : lane + 1] = [ended]
         placed.append((asked, ended, kind, lane, text))
     base = dict(zip(lanes, np.cumsum([0, *(len(mine) for mine in lanes.values())]), strict=False))
-    for asked, ended, kind, lane, text in placed:
+    for number, (asked, ended, kind, lane, text) in enumerate(placed):
         row = base[kind] + lane
         axis.barh(
-            row, ended - asked, left=asked, height=0.8, color=KIND_COLOURS.get(kind, "#777777"), alpha=0.8
+            row, ended - asked, left=asked, height=0.8, color=KIND_COLOURS.get(kind, "#777777"), alpha=0.4
         )
-        room = max(int((ended - asked) * CHARACTERS / end), 1)
-        shown = " ".join(text.split())[:room].replace("$", "")
-        axis.text(asked, row, f" {shown}", va="center", fontsize=5.5, color="white", clip_on=True)
+        later = (start for start, _, k, at, _ in placed[number + 1 :] if (k, at) == (kind, lane))
+        room = max(int((next(later, end) - asked) * CHARACTERS / end) - 1, 1)
+        axis.text(asked, row, " ".join(text.split())[:room].replace("$", ""), va="center", fontsize=5.5)
     axis.set_yticks(
         [base[kind] + (len(mine) - 1) / 2 for kind, mine in lanes.items()],
         list(lanes),
