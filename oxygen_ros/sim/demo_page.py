@@ -26,7 +26,7 @@ from oxygen_ros.sim.demo_view import PHASES
 
 CAMERAS = ("side", "top", "wrist")
 PICTURES = 9
-CHARACTERS = 420  # of the smallest print, side by side over the page's width
+CHARACTERS = 370  # of the smallest print, side by side over the page's width
 KIND_COLOURS = {"memory": "#7a5195", "narration": "#2f9e6e", "subtask": "#bc5090", "answer": "#ef8733"}
 PHASE_COLOURS = ("#56b4e9", "#0072b2", "#cc79a7", "#999999", "#2f9e6e")
 

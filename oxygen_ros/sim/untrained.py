@@ -19,7 +19,7 @@ from oxygen_ros.models.pi05.network import random_network
 from oxygen_ros.models.pi05.processor import STATE_BINS
 from oxygen_ros.models.pi05.weights import save_network
 from oxygen_ros.sim import geometry
-from oxygen_ros.sim.task import NUMBERS, Task
+from oxygen_ros.sim.task import Task
 from oxygen_ros.sim.words import all_sentences
 
 # A delta chunk moves a joint at most about this far from where it was seen [rad].
@@ -45,9 +45,7 @@ def train_tokenizer(size: int) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
-    tasks = [
-        Task(colour, count).instruction for colour in geometry.COLOURS for count in NUMBERS if count in (1, 2)
-    ]
+    tasks = [Task(colour, count).instruction for colour in geometry.COLOURS for count in (1, 2)]
     questions = ["how many are in the box?", "what is left?", "what are you doing?"]
     tokenizer.train_from_iterator([*all_sentences(), *tasks, *questions, *_FRAME], trainer)
     return tokenizer
