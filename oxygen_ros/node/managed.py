@@ -10,6 +10,7 @@ does not fit is refused with its reason, and whatever fails is told and survived
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -35,7 +36,7 @@ class TransitionRefused(RuntimeError):
     """A transition could not be made; the node stays in (or returns to) the state before. Says why."""
 
 
-class ManagedNode(LifecycleNodeMixin, Node):
+class ManagedNode(LifecycleNodeMixin, Node, ABC):
     """A lifecycle node whose transitions are the coroutines `configure`, `activate`, ... of its subclass.
 
     They raise TransitionRefused for what the user can cure. Everything here runs in the executor's thread.
@@ -55,20 +56,20 @@ class ManagedNode(LifecycleNodeMixin, Node):
         """Label of the current state: unconfigured, configuring, inactive, ..."""
         return str(self._state_machine.current_state[1])
 
-    async def configure(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def configure(self) -> None: ...
 
-    async def activate(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def activate(self) -> None: ...
 
-    async def deactivate(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def deactivate(self) -> None: ...
 
-    async def cleanup(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def cleanup(self) -> None: ...
 
-    async def shut_down(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def shut_down(self) -> None: ...
 
     async def change_state(self, transition_id: int) -> bool:
         """Make a transition; whether it succeeded. The reason of a failure is logged."""
