@@ -109,7 +109,8 @@ def test_every_argument_is_described(file: str) -> None:
 
 
 def test_oxygen_has_the_arguments_of_the_manual() -> None:
-    wanted = {"model", "robot", "namespace", "autostart", "use_sim_time", "respawn", "log_level"}
+    wanted = {"model", "robot", "joint_states", "joint_trajectory", "namespace", "autostart", "use_sim_time"}
+    wanted |= {"respawn", "log_level"}
     assert set(declared("oxygen.launch.py")) == wanted
 
 
@@ -177,3 +178,32 @@ def test_without_respawn_launch_ends_with_the_node(launch: Callable[..., Any]) -
     process.wait_for_line(r"process has died")
     process.wait(timeout=20)
     assert len(pids(process, "oxygen_node")) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(None, "No such file"), ("oxygen: {period: [0.1}", "expected")]
+)
+def test_a_robot_file_that_cannot_be_read_is_named(
+    launch: Callable[..., Any], tmp_path: Path, content: str | None, reason: str
+) -> None:
+    """Not a node that asks for parameters it was given in a file nobody could read."""
+    robot = tmp_path / "robot.yaml"
+    if content is not None:
+        robot.write_text(content)
+    process = launch("oxygen.launch.py", robot=str(robot))
+    assert process.wait(timeout=40) != 0
+    assert f"robot:={robot} cannot be read as a parameter file" in process.output
+    assert reason in process.output
+    assert not pids(process, "oxygen_node")
+
+
+def test_joint_topics_are_where_they_are_told_to_be(launch: Callable[..., Any], observer: Node) -> None:
+    process = launch(
+        "oxygen.launch.py",
+        robot=str(SHARE / "config" / "demo.yaml"),
+        joint_states="/robot/joint_states",
+        joint_trajectory="/arm_controller/joint_trajectory",
+    )
+    spin_until(observer, lambda: observer.count_subscribers("/robot/joint_states") > 0, process)
+    spin_until(observer, lambda: observer.count_publishers("/arm_controller/joint_trajectory") > 0, process)
+    process.stop(signal.SIGINT, timeout=40, group=True)
