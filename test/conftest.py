@@ -23,8 +23,16 @@ from typing import IO, Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# The suite says the same of the same code, today and tomorrow. To look for new cases:
+# HYPOTHESIS_PROFILE=explore make test ARGS=...
+_PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("suite", derandomize=True, database=None, **_PATIENT)
+settings.register_profile("explore", **_PATIENT)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 # What a process that ended cleanly has not written.
 UNCLEAN = re.compile(r"Traceback \(most recent call last\)|Segmentation fault|Aborted|terminate called")

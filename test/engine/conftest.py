@@ -12,13 +12,9 @@ import sys
 from pathlib import Path
 
 import torch
-from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
 
-# A busy machine makes single examples slow; that is no finding.
-settings.register_profile("engine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("engine")
 
 if "engine_toy" not in sys.modules:
     _spec = importlib.util.spec_from_file_location("engine_toy", Path(__file__).with_name("toy.py"))

@@ -13,13 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
 
-# A busy machine makes single examples slow; that is no finding.
-settings.register_profile("models", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("models")
 
 for _name, _file in (("models_reference", "reference.py"), ("models_scene", "scene.py")):
     if _name not in sys.modules:

@@ -85,9 +85,9 @@ class Quantiles:
 
     @property
     def _span(self) -> NDArray[np.float64]:
-        # A joint that never moved has no span; lerobot divides by 1e-8 there.
-        span = self.q99 - self.q01
-        return np.where(span == 0, 1e-8, span)
+        # A joint that never moved has no span; lerobot divides by 1e-8 there. A smaller one is none either.
+        span: NDArray[np.float64] = np.maximum(self.q99 - self.q01, 1e-8)
+        return span
 
     def normalize(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         return 2 * (x - self.q01) / self._span - 1
