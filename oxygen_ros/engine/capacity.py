@@ -35,7 +35,7 @@ def ticks_of_text(max_tokens: int, steps: int) -> int:
 
 
 def plan_capacity(
-    loads: Iterable[Load], budget: Budget, *, share: bool, batch: bool, draft: int = 0, spare_frames: int = 0
+    loads: Iterable[Load], budget: Budget, *, share: bool, batch: bool, draft: int = 0
 ) -> Capacity:
     """Slots for the given loads at worst, when every tick grants its `budget.steps`.
 
@@ -58,7 +58,7 @@ def plan_capacity(
         requests, life = 1, 1
     frames = min(requests, life) if share else requests
     return Capacity(
-        frames=max(frames, 1) + 1 + spare_frames,
+        frames=max(frames, 1) + 1,
         suffixes=max(requests, 1),
         suffix_tokens=max(longest, 1) + draft,
         max_rows=budget.rows,

@@ -53,7 +53,7 @@ class ModelSpec:
     image_size:      (height, width) [px] the vision tower sees
     joints:          joint names, in the order of the state vector [J]
     action_joints:   joint names the actions are for [A]; a subset of `joints`, in the actions' order
-    representation:  of what `unprocess` returns: "position" | "velocity" | "delta_position"
+    representation:  of what `unprocess` returns: "position" (it makes deltas absolute) | "velocity"
     horizon:         H, actions in one chunk
     action_dim:      D, width of one action inside the model (>= A; the rest is padding)
     step:            seconds between two actions of a chunk

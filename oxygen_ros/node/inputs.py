@@ -30,6 +30,8 @@ IMAGES_KEPT = 16
 JOINTS_KEPT = 512
 # Questions kept until the next tick.
 QUESTIONS_KEPT = 64
+# Of an instruction; the model may take fewer, and then says so.
+INSTRUCTION_CHARS = 1000
 
 
 def clean_words(text: str, most: int) -> str:

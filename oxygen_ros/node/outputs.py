@@ -33,7 +33,6 @@ from oxygen_ros.robot.sample import Sample
 _REPRESENTATIONS = {
     "position": ActionChunk.POSITION,
     "velocity": ActionChunk.VELOCITY,
-    "delta_position": ActionChunk.DELTA_POSITION,
 }
 
 

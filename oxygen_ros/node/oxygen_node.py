@@ -22,7 +22,7 @@ from oxygen_ros.node import diagnostics as level
 from oxygen_ros.node.commands import Commands
 from oxygen_ros.node.declarations import Declarations
 from oxygen_ros.node.diagnostics import Board
-from oxygen_ros.node.inputs import Inputs, clean_words
+from oxygen_ros.node.inputs import INSTRUCTION_CHARS, Inputs, clean_words
 from oxygen_ros.node.managed import ManagedNode, TransitionRefused
 from oxygen_ros.node.outputs import Outputs
 from oxygen_ros.node.pace import make_pace
@@ -140,7 +140,8 @@ class OxygenNode(ManagedNode):
         )
         pace = make_pace(settings["trigger"], settings["period"])
         ticker = Ticker(
-            prepared.make_session(clean_words(self._instruction, 1000)), robot, inputs.topics, sampler,
+            prepared.make_session(clean_words(self._instruction, INSTRUCTION_CHARS)),
+            robot, inputs.topics, sampler,
             outputs, self._commands, self._keeper, pace,
         )  # fmt: skip
         watch = Watch(self._board, inputs.topics, self._keeper, self._commands, self.get_logger().warning)

@@ -66,8 +66,6 @@ class Ticker:
         self._pace = pace
         self._optional = {camera.name for camera in robot.cameras if camera.optional}
         self._columns = [robot.joints.index(name) for name in robot.action_joints]
-        # A model's deltas were made absolute by its `unprocess`.
-        self._representation = "velocity" if self._spec.representation == "velocity" else "position"
         self._published: Chunk | None = None
         self._joiner = Joiner(robot.limits)
         self._holds = commands.holds
@@ -157,7 +155,7 @@ class Ticker:
             self._spec.step,
             self._robot.action_joints,
             np.ascontiguousarray(actions, np.float64),
-            self._representation,
+            self._spec.representation,
         )
         limited = self._robot.limits.apply(chunk, observation.joints[self._columns])
         self.clamped = limited.clamped

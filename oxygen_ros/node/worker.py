@@ -16,7 +16,7 @@ import torch
 from oxygen_ros.engine import FinishReason, TickReport
 from oxygen_ros.node import diagnostics as level
 from oxygen_ros.node.diagnostics import Board
-from oxygen_ros.node.inputs import QUESTIONS_KEPT, Inputs, clean_words
+from oxygen_ros.node.inputs import INSTRUCTION_CHARS, QUESTIONS_KEPT, Inputs, clean_words
 from oxygen_ros.node.pace import Pace
 from oxygen_ros.node.poison import is_poisoned
 from oxygen_ros.node.settings import Settings
@@ -172,7 +172,7 @@ class Worker:
         session = self._ticker.session
         instruction = self._inputs.take_instruction()
         if instruction is not None:
-            session.instruct(clean_words(instruction, 1000))
+            session.instruct(clean_words(instruction, INSTRUCTION_CHARS))
         most = self._settings["question_max_chars"]
         questions = [clean_words(question, most) for question in self._inputs.take_questions()]
         lost = self._inputs.questions_lost - self._questions_lost

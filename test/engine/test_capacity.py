@@ -158,8 +158,8 @@ def test_the_plan_of_a_known_load() -> None:
     """30 tokens at 4 a tick live 8 ticks, 20 tokens every 5 ticks live 5: 8 + 1 texts, 8 frames."""
     plan = plan_capacity(ROBOT, Budget(steps=4), share=True, batch=True, draft=3)
     assert (plan.frames, plan.suffixes, plan.suffix_tokens, plan.max_rows) == (9, 9, 41, 64)
-    alone = plan_capacity(ROBOT, Budget(steps=4), share=False, batch=True, spare_frames=2)
-    assert (alone.frames, alone.suffixes) == (12, 9)
+    alone = plan_capacity(ROBOT, Budget(steps=4), share=False, batch=True)
+    assert (alone.frames, alone.suffixes) == (10, 9)
 
 
 @pytest.mark.parametrize("mode", sorted(MODES))

@@ -94,7 +94,7 @@ def test_the_spec_is_complete_and_coherent(model: Model) -> None:
     assert len(set(spec.cameras)) == len(spec.cameras)
     assert set(spec.action_joints) <= set(spec.joints)
     assert len(spec.action_joints) <= spec.action_dim
-    assert spec.representation in ("position", "velocity", "delta_position")
+    assert spec.representation in ("position", "velocity")
     assert min(spec.horizon, spec.step, spec.denoise_steps, spec.max_prefix, *spec.image_size) > 0
     assert all(0 <= i < spec.vocabulary for i in spec.eos_ids)
     assert spec.cache_bytes_per_token > 0
