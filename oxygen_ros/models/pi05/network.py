@@ -42,16 +42,23 @@ class Network(nn.Module):
         return nn.functional.linear(self.norm(hidden), self.embedding)
 
 
-def random_network(config: Pi05Config, seed: int, dtype: torch.dtype = torch.float32) -> Network:
+def random_network(
+    config: Pi05Config,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Network:
     """A network of random weights with activations of ordinary size, for benchmarks and demos.
+
+    The weights are drawn in `dtype` on `device`: no second copy ever exists. Each device has its own numbers.
 
     The final norm's signs are random: with a tied head and all of them equal, a residual stream
     that is mostly its own input makes greedy text repeat one token for ever.
     """
     with torch.device("meta"):
         network = Network(config).to(dtype)
-    network.to_empty(device="cpu")
-    generator = torch.Generator().manual_seed(seed)
+    network.to_empty(device=device)
+    generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():
         for name, tensor in network.named_parameters():
             if name.endswith(("norm.weight", "norm.scale")):
@@ -60,5 +67,6 @@ def random_network(config: Pi05Config, seed: int, dtype: torch.dtype = torch.flo
                 tensor.zero_()
             else:
                 tensor.normal_(0.0, tensor.shape[-1] ** -0.5, generator=generator)
-        network.norm.scale.copy_(torch.randint(0, 2, (config.backbone.width,), generator=generator) * 2 - 1)
+        signs = torch.randint(0, 2, (config.backbone.width,), generator=generator, device=device) * 2 - 1
+        network.norm.scale.copy_(signs)
     return network.requires_grad_(False)
