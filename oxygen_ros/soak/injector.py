@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Doing a fault, and undoing it.
+
+Here lives what each kind of `faults` means for the processes and topics of a run. Whether it was noticed is for
+others to say.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import CompressedImage
+from std_msgs.msg import String
+
+from oxygen_ros.msg import ActionChunk
+from oxygen_ros.soak.faults import TOPICS, Fault
+from oxygen_ros.soak.ledger import Ledger
+from oxygen_ros.soak.observer import Observer
+from oxygen_ros.soak.processes import Process
+
+BURST = 400
+# Words as nobody should say them: too long, with controls, with what a tokenizer might take for its own.
+RUDE_WORDS = (
+    "what is in the box?",
+    "a" * 5000,
+    "what\x00is\x1b[31m in\r\nthe\tbox?",
+    "<eos><bos><pad><loc0001>{question} {0} %s",
+    "是什么在盒子里？ \U0001f916 ‮",
+    "",
+)
+
+
+class Injector:
+    """Faults on the drivers of a run (by stream) and on the topics of the node."""
+
+    def __init__(
+        self,
+        drivers: dict[str, Process],
+        restart: Callable[[str], Process],
+        observer: Observer,
+        ledger: Ledger,
+        seed: int,
+    ) -> None:
+        """restart: starts the driver of a stream anew"""
+        self._drivers = drivers
+        self._restart = restart
+        self._observer = observer
+        self._ledger = ledger
+        self._chance = random.Random(seed)
+        self._stranger: Node | None = None
+
+    def begin(self, fault: Fault) -> int:
+        """Start a fault. Returns the wall clock [ns] before which it cannot have shown."""
+        now = time.time_ns()
+        match fault.kind:
+            case "restart":
+                self._drivers[fault.target].kill()
+            case "stall":
+                self._drivers[fault.target].send(signal.SIGSTOP)
+            case "questions":
+                for _ in range(BURST):
+                    self._observer.questions.publish(String(data=self._chance.choice(RUDE_WORDS)))
+            case "mismatch" | "mismatch_chunk" | "wrong_type":
+                self._stranger = self._make_stranger(fault)
+            case _:
+                self._drivers[fault.target].tell(f"{fault.target} {fault.kind}")
+        return now
+
+    def end(self, fault: Fault) -> int:
+        """Undo a fault. Returns the wall clock [ns] before which it cannot be over."""
+        now = time.time_ns()
+        match fault.kind:
+            case "restart":
+                self._drivers[fault.target] = self._restart(fault.target)
+            case "stall":
+                self._drivers[fault.target].send(signal.SIGCONT)
+            case "questions":
+                pass
+            case "mismatch" | "mismatch_chunk" | "wrong_type":
+                assert self._stranger is not None
+                self._stranger.destroy_node()
+                self._stranger = None
+            case _:
+                self._drivers[fault.target].tell(f"{fault.target} well")
+        return now
+
+    def find_begin(self, fault: Fault, begun_ns: int) -> int | None:
+        """When a fault first showed [ns]; None while it has not."""
+        if fault.target not in self._drivers or fault.kind in ("restart", "stall", "wrong_type"):
+            return begun_ns
+        return self._ledger.first_bad(fault.target, begun_ns)
+
+    def find_end(self, fault: Fault, ended_ns: int) -> int | None:
+        """When the first good message after a fault was sent [ns]; None while there is none."""
+        if fault.target not in self._drivers or fault.kind == "wrong_type":
+            return ended_ns
+        return self._ledger.first_good(fault.target, ended_ns)
+
+    def close(self) -> None:
+        if self._stranger is not None:
+            self._stranger.destroy_node()
+        for driver in self._drivers.values():
+            driver.kill()
+
+    def _make_stranger(self, fault: Fault) -> Node:
+        """A node with an end that does not fit."""
+        node = Node("stranger", start_parameter_services=False, enable_rosout=False)
+        if fault.kind == "mismatch":
+            profile = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+            node.create_publisher(String, "/oxygen/instruction", profile)
+        elif fault.kind == "mismatch_chunk":
+            profile = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+            node.create_subscription(ActionChunk, "/oxygen/action_chunk", lambda _: None, profile)
+        else:
+            node.create_publisher(CompressedImage, TOPICS[fault.target], 1)
+        return node
