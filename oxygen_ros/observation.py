@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one value that crosses every layer: what the robot saw and was told at one instant.
+"""The values that cross every layer: what the robot saw and was told at one instant, and what it was doing.
 
 Here lives only the data. How it is sampled in time is `robot.sampler`; how it becomes
 tensors is each model family's `process`.
@@ -23,6 +23,7 @@ class Observation:
     joints:       float64 [J], order of `ModelSpec.joints`, rad (revolute) or m (prismatic)
     instruction:  what the robot is told to do
     memory:       the last memory sentence fed back, "" when there is none
+    subtask:      what to do next of the instruction, as the model itself said; "" when it is not asked
     """
 
     stamp: int
@@ -30,3 +31,19 @@ class Observation:
     joints: NDArray[np.float64]
     instruction: str
     memory: str = ""
+    subtask: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Previous:
+    """What the chunk before has for the times of a new one, and how much the new one is held to it.
+
+    actions:     float64 [H, A], the robot's units, absolute positions where the model makes positions;
+                 row i is due when the new chunk's action i is
+    weights:     float64 [H] in 0..1; 1: will have been executed, 0: free
+    max_weight:  upper bound of the guidance weight of a denoise step
+    """
+
+    actions: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    max_weight: float

@@ -23,6 +23,7 @@ class Counters:
     expired: int = 0
     rejected: int = 0
     dropped: int = 0
+    cancelled: int = 0
 
     def count_end(self, reason: FinishReason) -> None:
         if reason.is_complete:
@@ -31,8 +32,10 @@ class Counters:
             self.expired += 1
         elif reason is FinishReason.REJECTED:
             self.rejected += 1
-        else:
+        elif reason is FinishReason.DROPPED:
             self.dropped += 1
+        else:
+            self.cancelled += 1
 
 
 @dataclass(slots=True)

@@ -27,13 +27,16 @@ def tell_end(
     seconds: float,
 ) -> FinishedText:
     """What the caller of the engine gets of a request that ended at `tick`, `seconds` after it was asked."""
+    observation = asked.frame.observation
     return FinishedText(
         id=asked.id,
-        kind=asked.task.kind,
-        prompt=asked.task.prompt,
+        task=asked.task,
         text=text,
         finish_reason=reason,
-        stamp=asked.frame.observation.stamp,
+        stamp=observation.stamp,
+        instruction=observation.instruction,
+        memory=observation.memory,
+        subtask=observation.subtask,
         tick_asked=asked.tick_asked,
         tick_finished=tick,
         tokens=tuple(tokens),

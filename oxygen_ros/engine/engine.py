@@ -16,7 +16,7 @@ unfinished texts advance together, across ticks; without it each text runs to it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from oxygen_ros.engine.scheduler import Scheduler, StepPlan
 from oxygen_ros.engine.slots import SlotPool
 from oxygen_ros.engine.speculation import Drafts
 from oxygen_ros.models.interface import Capacity, Guide, Model
-from oxygen_ros.observation import Observation
+from oxygen_ros.observation import Observation, Previous
 
 MODES = {
     "isolated": (False, False),
@@ -121,12 +121,16 @@ class Engine:
         self.phases.prefill = self.clock() - started - self.phases.process
         return frame
 
-    def act(self, frame: Frame, guide: Guide | None = None) -> NDArray[np.float64]:
-        """The action chunk of a frame: robot units [H, A]. Reads the prefix, never changes it."""
+    def act(self, frame: Frame, previous: Previous | None = None) -> NDArray[np.float64]:
+        """The action chunk of a frame: robot units [H, A]. Reads the prefix, never changes it.
+
+        previous: what the chunk is guided towards (real-time chunking); None: nothing
+        """
         frame.expect_open()
         started = self.clock()
         spec = self.model.spec
         noise = draw_noise(self.seed, frame.observation.stamp, (spec.horizon, spec.action_dim))
+        guide = None if previous is None else self._make_guide(previous, frame.observation)
         actions = self.model.denoise(frame.slot, torch.from_numpy(noise).to(self.model.device), guide)
         chunk = self.model.unprocess(actions, frame.observation)
         self.phases.denoise = self.clock() - started
@@ -186,17 +190,20 @@ class Engine:
 
     # -- ending texts ------------------------------------------------------------------------
 
-    def cancel(self, reason: FinishReason, request_id: int | None = None) -> list[FinishedText]:
-        """End one request, or all, now, with what they have so far.
+    def cancel(
+        self, reason: FinishReason, request_id: int | None = None, kinds: Collection[str] | None = None
+    ) -> list[FinishedText]:
+        """End one request, those of some kinds, or all, now, with what they have so far.
 
         After an `advance` that raised, the texts that ended before the error are returned as well,
         with their own reasons.
         """
         for arrival in self._arrivals.in_order():
-            if request_id in (None, arrival.id):
+            if request_id in (None, arrival.id) and (kinds is None or arrival.task.kind in kinds):
                 self._refuse(arrival, reason)
         for request in self.scheduler.live:
-            if request_id in (None, request.id) and not request.is_finished:
+            is_meant = request_id in (None, request.id) and (kinds is None or request.task.kind in kinds)
+            if is_meant and not request.is_finished:
                 request.finish_reason = reason
         self._retire()
         return self._hand_over()
@@ -206,6 +213,12 @@ class Engine:
         check_accounting(self.frames, self.suffixes, self._open, self._arrivals, self.scheduler, self.share)
 
     # -- inside ------------------------------------------------------------------------------
+
+    def _make_guide(self, previous: Previous, observation: Observation) -> Guide:
+        """The chunk before in the model's units, seen from the observation of now."""
+        target = self.model.normalize(previous.actions, observation)
+        weights = torch.from_numpy(previous.weights.astype(np.float32)).to(target.device)
+        return Guide(target, weights[:, None].expand_as(target), previous.max_weight)
 
     def _encode(self, observation: Observation, inputs: object) -> Frame:
         slot = self.frames.acquire()

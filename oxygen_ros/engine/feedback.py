@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory sentences on their way back into the prompt, at a tick that depends on nothing but a rule.
+"""Texts on their way back into the prompt, at a tick that depends on nothing but a rule.
 
-A memory asked at tick t enters the prompt at tick t + lag. If its text is not there by then it is
-dropped and counted, so that every mode and every machine feeds the same memories at the same ticks.
+A memory (or subtask) asked at tick t enters the prompt at tick t + lag. If its text is not there by then
+it is dropped and counted, so that every mode and every machine feeds the same texts at the same ticks.
 """
 
 from __future__ import annotations
@@ -10,29 +10,30 @@ from __future__ import annotations
 from oxygen_ros.engine.request import FinishedText
 
 
-class MemoryFeedback:
-    """The memory of the prompt, tick by tick."""
+class Feedback:
+    """What of one kind of text stands in the prompt, tick by tick."""
 
-    def __init__(self, lag: int) -> None:
-        """lag: D, ticks from the question to the prompt (>= 1)."""
+    def __init__(self, kind: str, lag: int) -> None:
+        """kind: "memory" or "subtask"; lag: D, ticks from the question to the prompt (>= 1)."""
         if lag < 1:
-            raise ValueError(f"memory lag must be at least 1 tick, got {lag}")
+            raise ValueError(f"{kind} lag must be at least 1 tick, got {lag}")
+        self.kind = kind
         self.lag = lag
         self.dropped = 0
         self._current = ""
         self._asked: dict[int, str | None] = {}
 
     def expect(self, tick: int) -> None:
-        """A memory was asked for at `tick`."""
+        """A text of this kind was asked for at `tick`."""
         self._asked[tick] = None
 
     def deliver(self, finished: FinishedText) -> None:
-        """A memory text ended; one that is incomplete counts as never finished."""
+        """A text of this kind ended; one that is incomplete counts as never finished."""
         if finished.tick_asked in self._asked and finished.finish_reason.is_complete:
             self._asked[finished.tick_asked] = finished.text
 
     def at(self, tick: int) -> str:
-        """The memory of this tick's prompt. To be called once per tick, in order."""
+        """The text in this tick's prompt. To be called once per tick, in order."""
         for asked in [t for t in self._asked if t + self.lag <= tick]:
             text = self._asked.pop(asked)
             if text is None:
@@ -42,6 +43,6 @@ class MemoryFeedback:
         return self._current
 
     def clear(self) -> None:
-        """Forget the current memory and all that are under way (new instruction, clock jump)."""
+        """Forget the current text and all that are under way (new instruction, clock jump)."""
         self._current = ""
         self._asked.clear()

@@ -136,19 +136,32 @@ class TextRequest:
 class FinishedText:
     """A text that ended, with what is needed to know what it was about.
 
-    stamp:    of the observation asked about [ns]
-    steps:    decode steps it took part in
-    seconds:  from the question to the end
+    task:         what was asked: prompt suffix, limits, adapter, seed
+    stamp:        of the observation asked about [ns]
+    instruction, memory, subtask:  the words in the prompt of that observation
+    steps:        decode steps it took part in
+    seconds:      from the question to the end
     """
 
     id: int
-    kind: str
-    prompt: str
+    task: TextTask
     text: str
     finish_reason: FinishReason
     stamp: int
+    instruction: str
+    memory: str
+    subtask: str
     tick_asked: int
     tick_finished: int
     tokens: tuple[int, ...]
     steps: int
     seconds: float
+
+    @property
+    def kind(self) -> str:
+        return self.task.kind
+
+    @property
+    def prompt(self) -> str:
+        """The prompt suffix."""
+        return self.task.prompt

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One robot's run over an engine: what is asked when, which memory is fed back, tick after tick.
+"""One robot's run over an engine: what is asked when, which texts are fed back, tick after tick.
 
 Here lives the order inside a tick: observe, act, publish, ask, advance. The node drives it,
 and so may whatever reads a recording: the same stamps give the same chunks and texts. No ROS, no
@@ -8,8 +8,9 @@ clock of its own beyond the engine's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,27 +18,45 @@ from numpy.typing import NDArray
 from oxygen_ros.engine.budget import Budget
 from oxygen_ros.engine.counters import Phases
 from oxygen_ros.engine.engine import Engine
-from oxygen_ros.engine.feedback import MemoryFeedback
+from oxygen_ros.engine.feedback import Feedback
 from oxygen_ros.engine.frame import Frame
 from oxygen_ros.engine.request import Answer, FinishedText, FinishReason, TextTask
-from oxygen_ros.observation import Observation
+from oxygen_ros.observation import Observation, Previous
 
 Publish = Callable[[int, Observation, NDArray[np.float64]], None]
 
 
+class Join(Protocol):
+    """What remembers the chunk before and says what a new one is guided towards (`robot.overlap.Overlap`)."""
+
+    def find_previous(self, stamp_ns: int, horizon: int, step: float) -> Previous | None: ...
+
+    def forget(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Recurring:
-    """A text asked for by itself: at ticks 1, 1 + n, 1 + 2n, ..."""
+    """A text asked for by itself: at ticks 1, 1 + n, 1 + 2n, ...
+
+    every_n_ticks:   n; 0: only when an instruction takes effect
+    on_instruction:  besides, at each tick at which a new instruction (or the first one) takes effect
+    """
 
     task: TextTask
     every_n_ticks: int = 1
+    on_instruction: bool = False
 
     def __post_init__(self) -> None:
-        if self.every_n_ticks < 1:
-            raise ValueError(f"{self.task.kind}: every_n_ticks must be at least 1, got {self.every_n_ticks}")
+        least = 0 if self.on_instruction else 1
+        if self.every_n_ticks < least:
+            raise ValueError(
+                f"{self.task.kind}: every_n_ticks must be at least {least}, got {self.every_n_ticks}"
+            )
 
-    def is_due(self, tick: int) -> bool:
-        return (tick - 1) % self.every_n_ticks == 0
+    def is_due(self, tick: int, is_instructed: bool = False) -> bool:
+        """is_instructed: whether an instruction takes effect at this tick"""
+        is_turn = self.every_n_ticks > 0 and (tick - 1) % self.every_n_ticks == 0
+        return is_turn or (self.on_instruction and is_instructed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +64,9 @@ class TickReport:
     """What one tick did: its phases, the texts that ended, and the engine's state after it.
 
     publish:          seconds of the publish callback
-    memory:           the memory that stood in this tick's prompt
+    memory, subtask:  the texts that stood in this tick's prompt
     problems:         questions that could not be asked, in words
+    refusal:          why a new instruction was refused and the one before stands; "" when none was
     """
 
     tick: int
@@ -55,13 +75,15 @@ class TickReport:
     publish: float
     finished: tuple[FinishedText, ...]
     memory: str
+    subtask: str
     memories_dropped: int
     live: int
     problems: tuple[str, ...] = ()
+    refusal: str = ""
 
 
 class Session:
-    """An engine with its recurring texts, instruction, questions and memory. One thread owns it."""
+    """An engine with its recurring texts, instruction, questions and feedback. One thread owns it."""
 
     def __init__(
         self,
@@ -73,29 +95,46 @@ class Session:
         answer: TextTask | None = None,
         answer_template: str = "Question: {question} Answer: ",
         memory_lag: int,
+        subtask_lag: int | None = None,
+        cancelled_kinds: Collection[str] = (),
+        join: Join | None = None,
     ) -> None:
         """answer:      limits and adapter of answers; its prompt is made from `answer_template`
         memory_lag:     ticks from a memory's question to the prompt that holds it, see `feedback`
+        subtask_lag:    the same of subtasks; None: subtasks are said, but stay out of the prompt
+        cancelled_kinds: kinds whose texts under way a new instruction ends (`cancelled`)
+        join:           what chunks are guided towards; told here to forget when an instruction takes effect
+                        and at `stop`. Whoever publishes tells it what went out. None: each stands alone
 
         Raises ValueError when a recurring text can never run (prompt or adapter; see Engine.ask), or when
-        two of them are memories: the prompt holds one.
+        two of them are memories (or subtasks): the prompt holds one.
         """
         for item in recurring:
             engine.prepare(item.task)
-        if sum(item.task.kind == "memory" for item in recurring) > 1:
-            raise ValueError("two recurring memories: the prompt holds one memory")
         self.engine = engine
         self.recurring = tuple(recurring)
         self.budget = budget
-        self.feedback = MemoryFeedback(memory_lag)
+        self.feedback = Feedback("memory", memory_lag)
+        self.feedbacks = {"memory": self.feedback}
+        if subtask_lag is not None:
+            self.feedbacks["subtask"] = Feedback("subtask", subtask_lag)
+        for kind in self.feedbacks:
+            if sum(item.task.kind == kind for item in recurring) > 1:
+                raise ValueError(f"two recurring texts of kind {kind}: the prompt holds one {kind}")
         self._answer = answer or Answer("")
         self._template = answer_template
+        self._cancelled_kinds = frozenset(cancelled_kinds)
         self._instruction = instruction
+        self._next_instruction: str | None = None
+        self._is_instructed = True  # the first one takes effect at the first tick
         self._questions: list[str] = []
+        self._ended: list[FinishedText] = []
+        self._join = join
 
     @property
     def instruction(self) -> str:
-        return self._instruction
+        """The newest one the model did not refuse; it stands in the prompt from the next tick on."""
+        return self._instruction if self._next_instruction is None else self._next_instruction
 
     @property
     def is_idle(self) -> bool:
@@ -104,11 +143,11 @@ class Session:
     def instruct(self, instruction: str) -> None:
         """Set the instruction from the next tick on; the same words again begin the task anew.
 
-        Texts under way go on: they are about the observation they were asked from. Memories of what
-        was before are not fed back any more.
+        One that does not fit the model is refused there: the one before stands, and the report says why.
+        Otherwise memories and subtasks of what was before are not fed back any more; texts under way of
+        `cancelled_kinds` end, the others go on: they are about the observation they were asked from.
         """
-        self._instruction = instruction
-        self.feedback.clear()
+        self._next_instruction = instruction
 
     def ask(self, question: str) -> None:
         """Answer a question about the next tick's observation."""
@@ -130,32 +169,37 @@ class Session:
         Whatever is raised in here leaves the slots consistent; call `stop` then to end the texts.
         """
         engine = self.engine
+        refusal = self._take_instruction(Observation(stamp, images, joints, self._instruction))
         tick = engine.counters.ticks + 1
-        memory = self.feedback.at(tick)
-        observation = Observation(stamp, images, joints, self._instruction, memory)
+        said = {kind: feedback.at(tick) for kind, feedback in self.feedbacks.items()}
+        observation = Observation(stamp, images, joints, self._instruction, **said)
         with engine.observe(observation) as frame:
-            actions = engine.act(frame)
+            actions = engine.act(frame, self._find_previous(stamp))
             started = engine.clock()
             publish(tick, observation, actions)
             published = engine.clock() - started
             for item in self.recurring:
-                if item.is_due(tick):
+                if item.is_due(tick, self._is_instructed):
                     engine.ask(frame, item.task)
-                    if item.task.kind == "memory":
-                        self.feedback.expect(tick)
+                    if item.task.kind in self.feedbacks:
+                        self.feedbacks[item.task.kind].expect(tick)
+            self._is_instructed = False
             problems = self._ask_questions(frame)
         finished = engine.advance(self.budget, due)
         self._deliver(finished)
+        finished, self._ended = [*self._ended, *finished], []
         return TickReport(
             tick=tick,
             stamp=stamp,
             phases=engine.phases,
             publish=published,
             finished=tuple(finished),
-            memory=memory,
+            memory=observation.memory,
+            subtask=observation.subtask,
             memories_dropped=self.feedback.dropped,
             live=engine.live,
             problems=problems,
+            refusal=refusal,
         )
 
     def drain(self) -> list[FinishedText]:
@@ -169,10 +213,43 @@ class Session:
         return finished
 
     def stop(self, reason: FinishReason) -> list[FinishedText]:
-        """End all texts, questions and memories now (deactivation, clock jump, error)."""
+        """End all texts, questions, memories and subtasks now (deactivation, clock jump, error)."""
         self._questions.clear()
-        self.feedback.clear()
-        return self.engine.cancel(reason)
+        self._forget()
+        ended, self._ended = self._ended, []
+        return ended + self.engine.cancel(reason)
+
+    def _take_instruction(self, observation: Observation) -> str:
+        """Let a new instruction take effect, if the model can take it; why not, else "".
+
+        observation: of the coming tick, with the instruction that stands
+        """
+        words = self._next_instruction
+        if words is None:
+            return ""
+        process = self.engine.model.process
+        try:
+            process(replace(observation, instruction=words))
+        except ValueError as error:
+            process(observation)  # raises too where the instruction is not what is wrong; then it still waits
+            self._next_instruction = None
+            return f'instruction "{words[:60]}" refused, "{self._instruction[:60]}" stands: {error}'
+        self._instruction, self._next_instruction = words, None
+        self._is_instructed = True
+        self._forget()
+        if self._cancelled_kinds:
+            self._ended += self.engine.cancel(FinishReason.CANCELLED, kinds=self._cancelled_kinds)
+        return ""
+
+    def _forget(self) -> None:
+        for feedback in self.feedbacks.values():
+            feedback.clear()
+        if self._join is not None:
+            self._join.forget()
+
+    def _find_previous(self, stamp: int) -> Previous | None:
+        spec = self.engine.model.spec
+        return None if self._join is None else self._join.find_previous(stamp, spec.horizon, spec.step)
 
     def _ask_questions(self, frame: Frame) -> tuple[str, ...]:
         problems = []
@@ -187,5 +264,5 @@ class Session:
 
     def _deliver(self, finished: Sequence[FinishedText]) -> None:
         for text in finished:
-            if text.kind == "memory":
-                self.feedback.deliver(text)
+            if text.kind in self.feedbacks:
+                self.feedbacks[text.kind].deliver(text)

@@ -16,6 +16,7 @@ In reading order:
     timekeeper.py       ROS time, sim time and the steady clock, and their jumps
     worker.py           the one thread that samples, infers and publishes
     watch.py            what the worker sees, in words
+    watchdog.py         how long the worker has not come back
     tick.py             one tick: decode, run, publish
     outputs.py          publishers and messages
     commands.py         trajectories to the controller, and the hold

@@ -25,8 +25,9 @@ from oxygen_ros.node import qos
 from oxygen_ros.node.parameters import ParameterProblem
 from oxygen_ros.node.settings import Camera
 
-# Messages kept between two looks of the worker, which come at least four times a second.
-IMAGES_KEPT = 16
+# Most messages kept of one stream between two looks of the worker; of images only those that can still be
+# of use (`keep_s`).
+IMAGES_KEPT = 128
 JOINTS_KEPT = 512
 # Questions kept until the next tick.
 QUESTIONS_KEPT = 64
@@ -43,9 +44,12 @@ def clean_words(text: str, most: int) -> str:
 class Inputs:
     """What came in since the worker last looked."""
 
-    def __init__(self, node: Node, cameras: Sequence[Camera], wake: Callable[[], None]) -> None:
-        """wake: called after each image; must return at once"""
+    def __init__(
+        self, node: Node, cameras: Sequence[Camera], keep_s: float, wake: Callable[[], None]
+    ) -> None:
+        """keep_s: how long an image waits for the worker [s]; wake: called after each, must return at once"""
         self._node = node
+        self._keep_ns = int(keep_s * 1e9)
         self._wake = wake
         # stream -> resolved topic
         self.topics: dict[str, str] = {}
@@ -88,13 +92,11 @@ class Inputs:
         """Take out (stream, message, steady time of receipt [ns]) of all images and joints. The worker's."""
         for name, kept in (*self._images.items(), ("joint_states", self._joints)):
             for _ in range(len(kept)):
-                message, received_ns = kept.popleft()
+                try:
+                    message, received_ns = kept.popleft()
+                except IndexError:
+                    break  # the executor let go of the last one, too old by now
                 yield name, message, received_ns
-
-    @property
-    def has_instruction(self) -> bool:
-        """Whether `take_instruction` would give one."""
-        return bool(self._instruction)
 
     def take_instruction(self) -> str | None:
         """The instruction that came since the last call. The worker's."""
@@ -148,7 +150,14 @@ class Inputs:
         kept = self._images[camera] = deque(maxlen=IMAGES_KEPT)
 
         def store(message: Any) -> None:
-            kept.append((message, time.monotonic_ns()))
+            received_ns = time.monotonic_ns()
+            try:
+                # While a tick takes long: images are large.
+                while kept[0][1] < received_ns - self._keep_ns:
+                    kept.popleft()
+            except IndexError:
+                pass  # none is left, or the worker has just taken it
+            kept.append((message, received_ns))
             self._wake()
 
         return store

@@ -38,11 +38,22 @@ _REPRESENTATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class TickTimes:
-    """What the engine does not know of a tick: seconds waited for its start and spent decoding images."""
+    """What the engine does not know of a tick: seconds waited for its start and spent decoding images;
+    latency: seconds from the newest image's receipt to the chunk's publication (0: there was none)."""
 
     wait: float
     decode: float
     skipped: int
+    latency: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTally:
+    """What limits did: chunks refused since activation, actions clamped in this chunk and since then."""
+
+    refused: int
+    clamped: int
+    clamped_total: int
 
 
 class Outputs:
@@ -102,6 +113,13 @@ class Outputs:
                 tokens=len(text.tokens),
                 steps=text.steps,
                 seconds=text.seconds,
+                instruction=text.instruction,
+                memory=text.memory,
+                subtask=text.subtask,
+                adapter=text.task.adapter,
+                seed=text.task.seed,
+                temperature=text.task.temperature,
+                top_p=text.task.top_p,
             )
             message.header.stamp = to_time(text.stamp)
             self._texts.publish(message)
@@ -109,7 +127,9 @@ class Outputs:
                 self._strings[text.kind].publish(String(data=text.text))
                 self._show(text)
 
-    def publish_tick(self, report: TickReport, session: Session, sample: Sample, times: TickTimes) -> None:
+    def publish_tick(
+        self, report: TickReport, session: Session, sample: Sample, times: TickTimes, tally: ChunkTally
+    ) -> None:
         """The figures of one tick."""
         engine, phases = session.engine, report.phases
         counters = engine.counters
@@ -122,6 +142,7 @@ class Outputs:
             denoise=phases.denoise,
             publish=report.publish,
             text=phases.text,
+            latency=times.latency,
             age=sample.age_ns / 1e9,
             skew=sample.skew_ns / 1e9,
             granted_steps=phases.granted_steps,
@@ -138,6 +159,9 @@ class Outputs:
             suffix_slots_total=engine.suffixes.size,
             ticks_skipped=times.skipped,
             prefills=counters.prefills,
+            actions_clamped=tally.clamped,
+            actions_clamped_total=tally.clamped_total,
+            chunks_refused=tally.refused,
         )
         message.header.stamp = to_time(report.stamp)
         self._ticks.publish(message)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lifecycle_msgs.msg import Transition
@@ -21,6 +21,7 @@ from oxygen_ros.models import LoadInterrupted, load_model
 from oxygen_ros.node import diagnostics as level
 from oxygen_ros.node.commands import Commands
 from oxygen_ros.node.declarations import Declarations
+from oxygen_ros.node.description import DescriptionListener
 from oxygen_ros.node.diagnostics import Board
 from oxygen_ros.node.inputs import INSTRUCTION_CHARS, Inputs, clean_words
 from oxygen_ros.node.managed import ManagedNode, TransitionRefused
@@ -39,12 +40,12 @@ from oxygen_ros.node.settings import Robot, Settings
 from oxygen_ros.node.tick import Ticker
 from oxygen_ros.node.timekeeper import TimeKeeper
 from oxygen_ros.node.watch import Watch
+from oxygen_ros.node.watchdog import Watchdog
 from oxygen_ros.node.worker import Worker
+from oxygen_ros.robot.description import Described
 from oxygen_ros.robot.joints import JointBuffer
+from oxygen_ros.robot.overlap import Overlap
 from oxygen_ros.robot.sampler import Sampler
-
-# A worker without a sign of life for this long is reported [s].
-SILENT_WORKER = 5.0
 
 
 class OxygenNode(ManagedNode):
@@ -64,6 +65,7 @@ class OxygenNode(ManagedNode):
         self._inputs: Inputs | None = None
         self._outputs: Outputs | None = None
         self._worker: Worker | None = None
+        self._watchdog: Watchdog | None = None
         self._instruction = ""
         self._publish_soon = self.create_guard_condition(self._publish_diagnostics)
         self._board = Board(self, self._publish_soon.trigger)
@@ -100,12 +102,13 @@ class OxygenNode(ManagedNode):
             self._declarations.declare(rows_of_model(model.spec.cameras, model.spec.joints))
             self._declarations.check_all()
             settings = self._read_settings()
-            robot = settings.describe_robot(model.spec)
+            description = await self._hear_description(settings)
+            robot = settings.describe_robot(model.spec, description)
             self._prepared = await self.run_in_thread(
                 lambda: prepare(settings, model, robot, self._stop_loading.is_set), "oxygen warm-up"
             )
             self._robot = robot
-            self._inputs = Inputs(self, robot.subscribed, self._poke)
+            self._inputs = Inputs(self, robot.subscribed, settings["max_age"], self._poke)
             self._outputs = Outputs(self, settings, robot, settings.find_deadline(model.spec))
         except (ParameterProblem, PreparationError) as error:
             self._fail_configure(str(error))
@@ -139,14 +142,21 @@ class OxygenNode(ManagedNode):
             optional_cameras=[camera.name for camera in robot.subscribed if camera.optional],
         )
         pace = make_pace(settings["trigger"], settings["period"])
+        overlap = Overlap(prepared.join_rule)
         ticker = Ticker(
-            prepared.make_session(clean_words(self._instruction, INSTRUCTION_CHARS)),
+            prepared.make_session(clean_words(self._instruction, INSTRUCTION_CHARS), overlap),
             robot, inputs.topics, sampler,
-            outputs, self._commands, self._keeper, pace,
+            outputs, self._commands, self._keeper, pace, overlap,
         )  # fmt: skip
-        watch = Watch(self._board, inputs.topics, self._keeper, self._commands, self.get_logger().warning)
+        watch = Watch(
+            self._board, inputs.topics, self._keeper, self._commands, settings, self.get_logger().warning
+        )
         self._worker = Worker(
-            settings, ticker, sampler, inputs, self._keeper, pace, self._board, watch, self._end_process
+            settings, ticker, sampler, inputs, self._keeper, pace, self._board, watch, self._end_process,
+            self._give_up,
+        )  # fmt: skip
+        self._watchdog = Watchdog(
+            self._board, settings["watchdog.stuck"], settings["watchdog.give_up"], self._end_process
         )
         self._worker.start()
 
@@ -179,6 +189,20 @@ class OxygenNode(ManagedNode):
         if self._outputs is not None:
             self._outputs.flush(1.0)
         return self.join_background(timeout=3.0) and has_ended
+
+    async def _hear_description(self, settings: Settings) -> Mapping[str, Described] | None:
+        """The robot's own limits, when parameters ask for them."""
+        if not settings["limits.use_robot_description"]:
+            return None
+        listener = DescriptionListener(self)
+        try:
+            heard: Mapping[str, Described] = await self.run_in_thread(
+                lambda: listener.wait(settings["limits.description_wait"], self._stop_loading.is_set),
+                "oxygen robot description",
+            )
+            return heard
+        finally:
+            listener.destroy()
 
     # -- parameters ----------------------------------------------------------------------------
 
@@ -233,12 +257,24 @@ class OxygenNode(ManagedNode):
             heard, seen = self._inputs.find_mismatches(), self._outputs.find_mismatches()
             extra["inputs"] = {f"QoS of {stream}": words for stream, words in heard.items()}
             extra["control"] = {f"QoS of {topic}": f"{topic}: {words}" for topic, words in seen.items()}
-        worker = self._worker
-        if worker is not None and (silent := time.monotonic() - worker.last_sign) > SILENT_WORKER:
-            self._board.report("control", level.ERROR, f"the worker has given no sign for {silent:.0f} s")
+        if self._worker is not None and self._watchdog is not None:
+            self._watchdog.look(self._worker.last_sign)
         if self._loading_since is not None:
             self._report_loading()
         self._board.publish(extra)
+
+    def _give_up(self, reason: str) -> None:
+        """Too many ticks failed. Called by the worker, which ends; the executor deactivates."""
+        executor = self.executor
+        if executor is not None:
+            executor.create_task(self._deactivate_for, reason)
+
+    async def _deactivate_for(self, reason: str) -> None:
+        await self.change_state(Transition.TRANSITION_DEACTIVATE)
+        if self.state == "inactive":
+            words = f"deactivated: {reason}; activate to try again"
+            self._board.report("control", level.ERROR, words, is_logged=True)
+            self.get_logger().error(words)
 
     def _report_loading(self) -> None:
         seconds = time.monotonic() - (self._loading_since or time.monotonic())
@@ -256,6 +292,7 @@ class OxygenNode(ManagedNode):
             "latency of a chunk, p99 in warm-up [s]": latency.chunk,
             "longest decode step [s]": latency.decode_step,
             "chunk": f"{spec.horizon} x {spec.step:g} s",
+            "join": self._prepared.join_rule.describe(spec.step),
             "frame slots": capacity.frames,
             "suffix slots": capacity.suffixes,
             "pools [MiB]": engine.model.pool_bytes() / 2**20,

@@ -13,7 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from oxygen_ros.robot.overlap import MODES, SCHEDULES
+
 KINDS = ("memory", "narration", "subtask", "answer")
+# What is fed back or acted on; the others are for people to read.
+ACTED_ON = ("memory", "subtask")
 
 
 class ParameterProblem(ValueError):
@@ -132,7 +136,22 @@ _GENERAL = (
         0.0, 10.0),
     Row("memory.lag_ticks", "int", 0, "Ticks from asking a memory to the prompt that holds it; "
         "0: ceil(max tokens / steps) + 1.", 0, 10000),
+    Row("subtask.feed_prompt", "bool", False, "Put the last subtask into the prompt of the actions (and of "
+        "everything else that reads it): the model then acts on its own next instruction."),
+    Row("subtask.lag_ticks", "int", 0, "Ticks from asking a subtask to the prompt that holds it; "
+        "0: ceil(max tokens / steps) + 1.", 0, 10000),
     Row("question_max_chars", "int", 200, "A question is cut to this many characters.", 1, 10000),
+    # Who watches; all of it on the steady clock.
+    Row("watchdog.silence", "double", 1.0, "Nothing received on an input for this long (or max_age, if that "
+        "is longer) is reported, whatever its stamps say [s].", 0.01, 600.0),
+    Row("watchdog.late", "double", 0.0, "A tick that starts so much after it was due is reported [s]; 0: a "
+        "period.", 0.0, 600.0),
+    Row("watchdog.stuck", "double", 5.0, "A tick that does not return for this long is reported [s].",
+        0.01, 600.0),
+    Row("watchdog.give_up", "double", 30.0, "A tick that does not return for this long ends the process with "
+        "69, so that launch starts it anew [s]; 0: never.", 0.0, 3600.0),
+    Row("watchdog.failed_ticks", "int", 3, "So many failed ticks in a row deactivate the node; 0: never.",
+        0, 1000),
     # What leaves.
     Row("chunk_deadline", "double", 0.0, "Deadline offered on ~/action_chunk [s]; 0: twice the period "
         "(trigger `chunk_end`: twice the chunk).",
@@ -140,6 +159,22 @@ _GENERAL = (
     Row("command.enabled", "bool", False, "Publish ~/joint_trajectory for a controller.", live=True),
     Row("limits.mode", "string", "clamp", "What happens to a chunk beyond the limits.",
         choices=("clamp", "refuse")),
+    Row("limits.use_robot_description", "bool", False, "Take each limit that is not set here from the URDF "
+        "on topic robot_description; configure fails when none comes."),
+    Row("limits.description_wait", "double", 10.0, "Longest wait for robot_description in configure [s].",
+        0.1, 600.0),
+    Row("join.mode", "string", "rtc", "How a chunk is joined to the one before. replace: it stands alone. "
+        "blend: the weighted mean of both where they overlap. rtc: the denoiser is guided towards the one "
+        "before (real-time chunking).", choices=MODES),
+    Row("join.delay_steps", "int", -1, "Actions of the chunk before that will have been executed when the "
+        "new one is there, counted from the observation; -1: from the latency measured in warm-up (told in "
+        "/diagnostics). Set it where a recording must give the same chunks again.", -1, 1000),
+    Row("join.overlap", "double", 0.0, "After those, how long the new chunk is held to the one before, ever "
+        "less [s]; 0: as long as anything is left of it.", 0.0, 60.0),
+    Row("join.schedule", "string", "exp", "How the weight of the chunk before falls over the overlap; ones "
+        "and zeros: not at all, or at once.", choices=SCHEDULES),
+    Row("join.max_weight", "double", 0.0, "Upper bound of the guidance weight of a denoise step (rtc); 0: "
+        "the number of denoise steps, at which one step goes the whole way and none beyond.", 0.0, 1000.0),
     Row("markers.frame", "string", "world", "Frame of the text marker in RViz."),
     Row("markers.height", "double", 0.6, "Height of the text marker above its frame [m].", -100.0, 100.0),
     Row("markers.size", "double", 0.05, "Letter height of the text marker [m].", 0.001, 10.0),
@@ -147,7 +182,10 @@ _GENERAL = (
 
 _TEXT = (
     Row("enabled", "bool", False, "Ask for this kind of text."),
-    Row("every_n_ticks", "int", 10, "Ask every so many ticks.", 1, 100000),
+    Row("every_n_ticks", "int", 10, "Ask every so many ticks; 0: only at new instructions.", 0, 100000),
+    Row("on_instruction", "bool", False, "Ask, besides, at the tick at which an instruction takes effect."),
+    Row("when_instructed", "string", "keep", "What a new instruction does to texts of this kind under way: "
+        "they go on about the old one, or end as `cancelled`.", choices=("keep", "cancel")),
     Row("at_once", "int", 4, "Answers that may be under way together.", 1, 64),
     Row("prompt", "string", "", "Prompt put after the observation; in an answer's, {question} stands for "
         "the question."),
@@ -170,13 +208,17 @@ _PROMPTS = {
 def _text_rows() -> Iterable[Row]:
     for kind in KINDS:
         for row in _TEXT:
-            if row.name == ("every_n_ticks" if kind == "answer" else "at_once"):
+            if row.name in (("every_n_ticks", "on_instruction") if kind == "answer" else ("at_once",)):
                 continue
             row = replace(row, name=f"text.{kind}.{row.name}")
             if row.name.endswith(".prompt"):
                 row = replace(row, default=_PROMPTS[kind])
-            elif row.name.endswith(".enabled") and kind != "subtask":
+            elif row.name == "text.subtask.on_instruction" or (
+                row.name.endswith(".enabled") and kind != "subtask"
+            ):
                 row = replace(row, default=True)
+            elif row.name.endswith(".when_instructed") and kind in ACTED_ON:
+                row = replace(row, default="cancel")
             yield row
 
 
@@ -195,6 +237,14 @@ JOINT = (
         "double",
         math.inf,
         "Highest speed commanded [rad/s or m/s].",
+        0.0,
+        math.inf,
+    ),
+    Row(
+        "limits.<joint>.step",
+        "double",
+        math.inf,
+        "Largest change from one action of a chunk to the next [rad or m].",
         0.0,
         math.inf,
     ),

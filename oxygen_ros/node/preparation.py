@@ -23,8 +23,9 @@ from oxygen_ros.models import LoadInterrupted
 from oxygen_ros.models.interface import Model
 from oxygen_ros.node.parameters import ParameterProblem
 from oxygen_ros.node.settings import Robot, Settings
-from oxygen_ros.node.warmup import Latency, make_observation, warm_up
+from oxygen_ros.node.warmup import Latency, make_observation, make_previous, warm_up
 from oxygen_ros.robot.chunk import ChunkError, check_timing
+from oxygen_ros.robot.overlap import JoinRule, Overlap
 
 LoadModel = Callable[..., Model]
 
@@ -40,9 +41,13 @@ class Prepared:
     engine: Engine
     settings: Settings
     latency: Latency
+    join_rule: JoinRule
 
-    def make_session(self, instruction: str) -> Session:
-        """A run from tick 1 on, with what the engine learned about its speed."""
+    def make_session(self, instruction: str, overlap: Overlap | None = None) -> Session:
+        """A run from tick 1 on, with what the engine learned about its speed.
+
+        overlap: of `join_rule`; the publisher tells it what went out. None: each chunk stands alone
+        """
         self.engine.counters = Counters()
         settings = self.settings
         return Session(
@@ -53,6 +58,9 @@ class Prepared:
             answer=settings.tasks.get("answer"),
             answer_template=settings["text.answer.prompt"],
             memory_lag=settings.memory_lag,
+            subtask_lag=settings.subtask_lag,
+            cancelled_kinds=settings.cancelled_kinds,
+            join=overlap,
         )
 
 
@@ -108,6 +116,7 @@ def prepare(settings: Settings, model: Model, robot: Robot, should_stop: Callabl
         latency = warm_up(
             engine, observation, list(settings.tasks.values()), settings.budget, settings["warmup_ticks"],
             should_stop,
+            make_previous(model.spec, observation) if settings["join.mode"] == "rtc" else None,
         )  # fmt: skip
     except (ValueError, RuntimeError) as error:
         raise PreparationError(f"warm-up failed: {error}") from error
@@ -118,7 +127,7 @@ def prepare(settings: Settings, model: Model, robot: Robot, should_stop: Callabl
         check_timing(period, latency.total, spec.horizon, spec.step)
     except ChunkError as error:
         raise PreparationError(f"parameter 'period': {error}") from error
-    return Prepared(engine, settings, latency)
+    return Prepared(engine, settings, latency, settings.make_join_rule(spec, latency.total))
 
 
 def resolve_folder(name: str) -> str:
@@ -199,6 +208,9 @@ def _estimate_loads(settings: Settings, model: Model) -> list[Load]:
             tokens = len(model.tokenize(prompt.replace("{question}", ""))) + words
             loads.append(Load(task.max_tokens, tokens, 0, settings["text.answer.at_once"]))
         else:
-            every = settings[f"text.{kind}.every_n_ticks"]
-            loads.append(Load(task.max_tokens, len(model.tokenize(prompt)), every))
+            tokens = len(model.tokenize(prompt))
+            if every := settings[f"text.{kind}.every_n_ticks"]:
+                loads.append(Load(task.max_tokens, tokens, every))
+            if settings[f"text.{kind}.on_instruction"]:
+                loads.append(Load(task.max_tokens, tokens, 0, at_once=1))
     return loads

@@ -8,6 +8,7 @@ Everything runs in the worker's thread.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 
 import numpy as np
@@ -16,7 +17,7 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from oxygen_ros.engine import FinishReason, Session, TickReport
 from oxygen_ros.node.commands import Commands
-from oxygen_ros.node.outputs import Outputs, TickTimes
+from oxygen_ros.node.outputs import ChunkTally, Outputs, TickTimes
 from oxygen_ros.node.pace import Pace
 from oxygen_ros.node.settings import Robot
 from oxygen_ros.node.timekeeper import TimeKeeper
@@ -25,8 +26,11 @@ from oxygen_ros.robot.chunk import Chunk, ChunkError
 from oxygen_ros.robot.images import ImageError, decode_compressed, decode_image
 from oxygen_ros.robot.join import Joiner
 from oxygen_ros.robot.limits import LimitedChunk
+from oxygen_ros.robot.overlap import Overlap
 from oxygen_ros.robot.sample import Sample
 from oxygen_ros.robot.sampler import Sampler
+
+PASSED_KEPT = 100  # chunks
 
 
 class Undecodable(Exception):
@@ -39,6 +43,10 @@ class Ticker:
     refusal:  why the last tick's chunk was not published, "" when it was
     refused:  chunks not published since activation
     clamped:  what limits changed in the last chunk
+    clamped_total:  actions that limits changed since activation
+    late_joins:  chunks of which more had passed at publication than the join's delay says
+    late:     seconds (steady) the last tick began after it was due, with its inputs there
+    passed:   of the last chunks, how many actions had passed at publication
     """
 
     def __init__(
@@ -51,11 +59,17 @@ class Ticker:
         commands: Commands,
         keeper: TimeKeeper,
         pace: Pace,
+        overlap: Overlap,
     ) -> None:
+        """overlap: the session's"""
         self.session = session
         self.refusal = ""
         self.refused = 0
         self.clamped: dict[str, int] = {}
+        self.clamped_total = 0
+        self.late_joins = 0
+        self.passed: deque[int] = deque(maxlen=PASSED_KEPT)
+        self.overlap = overlap
         self._spec = session.engine.model.spec
         self._robot = robot
         self._topics = topics
@@ -66,9 +80,13 @@ class Ticker:
         self._pace = pace
         self._optional = {camera.name for camera in robot.cameras if camera.optional}
         self._columns = [robot.joints.index(name) for name in robot.action_joints]
+        self.late = 0.0
+        self._due: float | None = None
+        self._received_ns = 0
+        self._latency = 0.0
         self._published: Chunk | None = None
         self._joiner = Joiner(robot.limits)
-        self._holds = commands.holds
+        self._holds = self._holds_seen = commands.holds
 
     @property
     def slowed(self) -> int:
@@ -86,25 +104,31 @@ class Ticker:
         if was_awaited:
             self._pace.pass_over(now)
         wait = self._pace.late(now)
+        is_overdue = wait > 0 and not was_awaited and self._due is not None
+        self.late = max(started - self._due, 0.0) if is_overdue and self._due is not None else 0.0
+        self._due = None
         if was_awaited:
             self._pace.resume(now)
         images = self._decode(sample.images)
         decode = time.monotonic() - started
         covers = self._spec.horizon * self._spec.step
         due = self._pace.begin(now, now + covers + (sample.stamp_ns - now_ns) / 1e9)
+        self._due = self._keeper.steady(due)
+        self._received_ns, self._latency = sample.received_ns, 0.0
         self.refusal, self._published = "", None
-        report = self.session.tick(
-            sample.stamp_ns, images, sample.joints, self._publish, self._keeper.steady(due)
-        )
+        self._heed_hold()
+        report = self.session.tick(sample.stamp_ns, images, sample.joints, self._publish, self._due)
         if self._published is not None:
             self._outputs.publish_preview(self._published, sample.joints)
         self._outputs.publish_texts(report.finished)
-        times = TickTimes(wait, decode, self._pace.skipped)
-        self._outputs.publish_tick(report, self.session, sample, times)
+        times = TickTimes(wait, decode, self._pace.skipped, self._latency)
+        judged = ChunkTally(self.refused, sum(self.clamped.values()), self.clamped_total)
+        self._outputs.publish_tick(report, self.session, sample, times, judged)
         return report
 
     def abandon(self, reason: FinishReason) -> int:
         """End all texts now and publish what they have so far; how many there were."""
+        self._due = None
         ended = self.session.stop(reason)
         self._outputs.publish_texts(ended)
         return len(ended)
@@ -132,12 +156,29 @@ class Ticker:
                     f"and covers {limited.chunk.covers_s:.3f} s"
                 )
             self._outputs.publish_chunk(limited.chunk, tick, first_valid)
+            self._latency = (time.monotonic_ns() - self._received_ns) / 1e9
             self._pace.has_published()
             self._published = limited.chunk
+            self._remember(limited.chunk, first_valid)
             self._command(limited.chunk, observation.joints[self._columns])
         except ChunkError as error:
             self.refusal = str(error)
             self.refused += 1
+
+    def _heed_hold(self) -> None:
+        """While held, and at the first tick after, nothing of an earlier chunk will have been executed."""
+        holds = self._commands.holds
+        if self._commands.is_held or holds != self._holds_seen:
+            self.overlap.forget()
+        self._holds_seen = holds
+
+    def _remember(self, chunk: Chunk, passed: int) -> None:
+        """What the next chunk joins."""
+        if not self._commands.is_held:
+            self.overlap.remember(chunk)
+        self.passed.append(passed)
+        rule = self.overlap.rule
+        self.late_joins += rule.mode != "replace" and passed > rule.delay
 
     def _command(self, chunk: Chunk, observed: NDArray[np.float64]) -> None:
         """The same chunk for a controller, joined to what that follows now."""
@@ -157,8 +198,10 @@ class Ticker:
             np.ascontiguousarray(actions, np.float64),
             self._spec.representation,
         )
+        chunk = self.overlap.blend(chunk)
         limited = self._robot.limits.apply(chunk, observation.joints[self._columns])
         self.clamped = limited.clamped
+        self.clamped_total += sum(limited.clamped.values())
         return limited
 
 

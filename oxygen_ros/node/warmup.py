@@ -20,7 +20,7 @@ from oxygen_ros.engine.budget import BUCKETS
 from oxygen_ros.engine.counters import Counters
 from oxygen_ros.models import LoadInterrupted
 from oxygen_ros.models.interface import ModelSpec
-from oxygen_ros.observation import Observation
+from oxygen_ros.observation import Observation, Previous
 
 # Steps measured for each row bucket; the estimate leaves out the slowest.
 STEPS_PER_BUCKET = 3
@@ -62,8 +62,11 @@ def warm_up(
     budget: Budget,
     ticks: int,
     should_stop: Callable[[], bool],
+    previous: Previous | None = None,
 ) -> Latency:
     """Run `ticks` ticks with all texts, then decode steps of every size the budget allows.
+
+    previous: what chunks are guided towards, where real ones will be
 
     Raises LoadInterrupted when `should_stop` turns true.
     """
@@ -75,7 +78,7 @@ def warm_up(
         _heed(should_stop)
         started = time.monotonic()
         with engine.observe(replace(observation, stamp=tick + 1)) as frame:
-            engine.act(frame)
+            engine.act(frame, previous)
             seconds.append(time.monotonic() - started)
             for task in tasks:
                 engine.ask(frame, task)
@@ -86,6 +89,14 @@ def warm_up(
         _measure_steps(engine, observation, max(tasks, key=lambda task: task.max_tokens), budget, should_stop)
     engine.counters = Counters()
     return Latency(max(seconds[1:]), engine.costs.predict(budget.rows) if tasks else 0.0)
+
+
+def make_previous(spec: ModelSpec, observation: Observation) -> Previous:
+    """A chunk before that stands where the joints are, all of it binding."""
+    joints = observation.joints[[spec.joints.index(name) for name in spec.action_joints]]
+    return Previous(
+        np.broadcast_to(joints, (spec.horizon, len(joints))), np.ones(spec.horizon), float(spec.denoise_steps)
+    )
 
 
 def _measure_steps(

@@ -16,10 +16,11 @@ from oxygen_ros.node import diagnostics as level
 from oxygen_ros.node.commands import Commands
 from oxygen_ros.node.diagnostics import Board
 from oxygen_ros.node.pace import Pace
+from oxygen_ros.node.settings import Settings
 from oxygen_ros.node.tick import Ticker
 from oxygen_ros.node.timekeeper import TimeKeeper
 from oxygen_ros.robot.sampler import Sampler
-from oxygen_ros.robot.streams import StreamProblem
+from oxygen_ros.robot.streams import StreamProblem, StreamStatus
 
 LOOK_EVERY = 0.25  # s between two looks at the streams
 ONE_RESTART = 1.0  # s within which signs of time going back are one
@@ -38,15 +39,18 @@ class Watch:
         topics: Mapping[str, str],
         keeper: TimeKeeper,
         commands: Commands,
+        settings: Settings,
         log: Callable[[str], object],
     ) -> None:
         self._board = board
         self._topics = topics
         self._keeper = keeper
         self._commands = commands
+        self._settings = settings
         self._log = log
         self._next_look = 0.0
         self._began = time.monotonic()
+        self._counting_since = self._began  # of what each stream received
         self._missing = "nothing was looked for yet"
         self._failure = ""
         self._last_report: TickReport | None = None
@@ -54,6 +58,9 @@ class Watch:
         self._skipped = (0, -math.inf)  # count, when it last grew
         self._given_up = (0, -math.inf)
         self._complaint = ("", -math.inf)
+        self._instruction_refused = ("", -math.inf)
+        self._late = (0.0, -math.inf)  # by how much, when
+        self._late_ticks = 0
         self._restarts = 0
         self._restarted = -math.inf
 
@@ -94,6 +101,10 @@ class Watch:
         self._ticked.append(now)
         if ticker.refusal:
             self._next_look = 0.0
+        late_limit = self._settings["watchdog.late"] or self._settings["period"]
+        if ticker.late > late_limit:
+            self._late, self._late_ticks = (ticker.late, now), self._late_ticks + 1
+            self._next_look = 0.0
         self._skipped = _grow(self._skipped, pace.skipped, now)
         counters = ticker.session.engine.counters
         self._given_up = _grow(
@@ -112,9 +123,15 @@ class Watch:
         self._next_look = 0.0
         self._log(words)
 
+    def refuse(self, words: str) -> None:
+        """The model cannot take an instruction; the one before stands."""
+        self._instruction_refused = (words, time.monotonic())
+        self._next_look = 0.0
+        self._log(words)
+
     def restart(self, words: str) -> None:
         """Time went back: told once, though clock and every stream may each have shown it."""
-        now = self._began = time.monotonic()
+        now = self._began = self._counting_since = time.monotonic()
         if now < self._restarted + ONE_RESTART:
             return
         self._restarted = now
@@ -124,7 +141,8 @@ class Watch:
 
     def _report_inputs(self, sampler: Sampler) -> None:
         values: dict[str, object] = {"restarts": self._restarts}
-        for status in sampler.status(self._keeper.now_ns()):
+        statuses = sampler.status(self._keeper.now_ns())
+        for status in statuses:
             words = f"{status.rate_hz:.1f} Hz, {status.count} messages"
             if status.age_ns is not None:
                 words += f", age {status.age_ns / 1e9:.3f} s"
@@ -136,13 +154,40 @@ class Watch:
         silence = self._keeper.silence()
         if silence:
             self._missing = f"/clock: silent: sim time has not moved for {silence:.1f} s"
-        if self._missing:
-            if time.monotonic() < self._began + BEGINNING:
-                self._board.report("inputs", level.STALE, f"waiting: {self._missing}", values)
-            else:
-                self._board.report("inputs", level.ERROR, self._missing, values)
+        is_optional = [status.stream in sampler.optional for status in statuses]
+        quiet = [words for status, may in zip(statuses, is_optional, strict=True)
+                 if not may and (words := self._explain_silence(status)) and words.split(":")[0]
+                 not in self._missing]  # fmt: skip
+        absent = [words for status, may in zip(statuses, is_optional, strict=True)
+                  if may and (words := self._explain_absence(status))]  # fmt: skip
+        wrong = "; ".join(filter(None, [self._missing, *quiet]))
+        if wrong and time.monotonic() < self._began + BEGINNING:
+            self._board.report("inputs", level.STALE, f"waiting: {wrong}", values)
+        elif wrong:
+            self._board.report("inputs", level.ERROR, wrong, values)
+        elif absent and time.monotonic() >= self._began + BEGINNING:
+            self._board.report("inputs", level.WARN, f"acting without {'; '.join(absent)}", values)
         else:
             self._board.report("inputs", level.OK, "all inputs are fresh and in step", values)
+
+    def _explain_silence(self, status: StreamStatus) -> str:
+        """The watchdog of one input: by the steady clock, whatever its stamps and the ROS clock say."""
+        since = self._counting_since if status.received_ns is None else status.received_ns / 1e9
+        quiet = time.monotonic() - since
+        if quiet <= max(self._settings["watchdog.silence"], self._settings["max_age"]):
+            return ""
+        return f"{self._topics.get(status.stream, status.stream)}: silent: nothing received for {quiet:.1f} s"
+
+    def _explain_absence(self, status: StreamStatus) -> str:
+        """Why an optional camera is not among the images, if it is not."""
+        topic = self._topics.get(status.stream, status.stream)
+        if silent := self._explain_silence(status):
+            return silent
+        if status.faulty and status.problem is not None:
+            return f"{topic}: {status.problem.reason}: {status.problem.detail}"
+        if status.age_ns is not None and status.age_ns / 1e9 > self._settings["max_age"]:
+            return f"{topic}: stale: its newest image is {status.age_ns / 1e9:.3f} s old"
+        return ""
 
     def _report_control(self, ticker: Ticker, pace: Pace, now: float) -> None:
         rate = 0.0
@@ -151,7 +196,11 @@ class Watch:
         values: dict[str, object] = {
             "rate [Hz]": rate,
             "ticks skipped": pace.skipped,
+            "ticks late": self._late_ticks,
             "chunks refused": ticker.refused,
+            "actions clamped": ticker.clamped_total,
+            "chunks later than join.delay_steps": ticker.late_joins,
+            "actions past at publication, most of late": max(ticker.passed, default=0),
             "trajectories slowed at their join": ticker.slowed,
             "command enabled": self._commands.is_enabled,
             "held": self._commands.is_held,
@@ -176,6 +225,11 @@ class Watch:
             grade, words = level.WARN, f"too slow: {pace.skipped} periods wholly missed"
             if pace.period and "latency [s]" in values:
                 words += f"; the period is {pace.period:g} s, a chunk takes {values['latency [s]']:.3f} s"
+        elif self._late[1] > now - STAYS:
+            grade = level.WARN
+            words = f"tick late: it began {self._late[0]:.3f} s after it was due; {self._late_ticks} so far"
+        elif self._instruction_refused[1] > now - STAYS:
+            grade, words = level.WARN, self._instruction_refused[0]
         elif self._lacks_images(pace, rate):
             grade = level.WARN
             words += (

@@ -45,8 +45,11 @@ class Worker:
         board: Board,
         watch: Watch,
         poisoned: Callable[[str], None],
+        give_up: Callable[[str], None],
     ) -> None:
-        """poisoned: called when the device can compute nothing any more; the process must end"""
+        """poisoned: called when the device can compute nothing any more; the process must end
+        give_up:  called when too many ticks in a row failed; the node must deactivate
+        """
         self._settings = settings
         self._ticker = ticker
         self._sampler = sampler
@@ -56,6 +59,7 @@ class Worker:
         self._board = board
         self._watch = watch
         self._poisoned = poisoned
+        self._give_up = give_up
         self._wake = threading.Event()
         self._is_stopping = False
         self._has_begun = False
@@ -118,9 +122,9 @@ class Worker:
             self._restart("the ROS clock went back")
         self._drain()
         self._watch.look(self._sampler, self._ticker, self._pace)
+        self._sampler.discard_old(self._keeper.now_ns())
         rest = self._rest_until - time.monotonic()
-        # Another instruction is the cure of one that does not fit the model.
-        if rest > 0 and not self._inputs.has_instruction:
+        if rest > 0:
             return rest
         now = self._keeper.now()
         if now == 0:
@@ -196,6 +200,8 @@ class Worker:
         self._watch.note(report, self._ticker, self._pace)
         for problem in report.problems:
             self._watch.complain(problem)
+        if report.refusal:
+            self._watch.refuse(report.refusal)
         if self._settings["debug"] and self._ticker.session.is_idle:
             self._ticker.session.engine.check_integrity()
 
@@ -227,6 +233,12 @@ class Worker:
             words += f"; ending the texts failed: {second}"
         else:
             words += f"; {ended} texts ended"
+        if 0 < self._settings["watchdog.failed_ticks"] <= self._failures:
+            self._is_stopping = True
+            words += f"; {self._failures} in a row"
+            self._watch.fail(words)
+            self._give_up(words)
+            return 0.0
         self._watch.fail(f"{words}; next try in {pause:.1f} s")
         return pause
 

@@ -25,6 +25,7 @@ class Sample:
     age_ns:        now - stamp_ns; below zero when the stamp is a little ahead
     skew_ns:       newest image stamp less the oldest, optional cameras included
     image_stamps:  camera -> stamp of its image
+    received_ns:   when the last of these images was received [ns, the clock of the sampler's `received_ns`]
     is_new:        whether the instant differs from that of the sample taken before
     """
 
@@ -34,6 +35,7 @@ class Sample:
     age_ns: int
     skew_ns: int
     image_stamps: dict[str, int]
+    received_ns: int
     is_new: bool
 
 

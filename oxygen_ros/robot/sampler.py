@@ -27,6 +27,8 @@ from oxygen_ros.robot.streams import Reason, Stream, StreamProblem, StreamStatus
 __all__ = ["JOINTS", "Missing", "Sample", "Sampler"]
 
 JOINTS = "joint_states"
+# Of one camera: bounds the memory whatever the rate; 0.3 s at 400 Hz.
+MAX_IMAGES = 128
 
 
 class Sampler:
@@ -38,8 +40,10 @@ class Sampler:
     max_age_ns:        largest age of any stamp at the time of taking, largest distance of a joint
                        reading from the instant, and how far ahead of now a stamp may lie [ns]
     optional_cameras:  taken where they fit a set, else left out
-    history:           images kept for each camera; the images that arrived first leave first. It must
-                       span the difference between the cameras' transport delays.
+
+    Images are kept until `take` or `discard_old` finds them older than `max_age_ns`, so that cameras meet
+    whose transport delays differ by less than that, whatever their rates. Never more than MAX_IMAGES of one:
+    those that arrived first leave first.
     """
 
     def __init__(
@@ -49,7 +53,6 @@ class Sampler:
         max_skew_ns: int,
         max_age_ns: int,
         optional_cameras: Sequence[str] = (),
-        history: int = 16,
     ) -> None:
         self._required = tuple(camera for camera in cameras if camera not in optional_cameras)
         self._optional = tuple(optional_cameras)
@@ -58,17 +61,14 @@ class Sampler:
             raise ValueError(f"at least one camera must be required; optional are {list(optional_cameras)}")
         if len(set(names)) != len(names) or JOINTS in names:
             raise ValueError(f"camera names must differ from each other and from {JOINTS!r}: {list(names)}")
-        if max_skew_ns < 0 or max_age_ns <= 0 or history < 1:
-            raise ValueError(
-                f"max_skew_ns {max_skew_ns} must be >= 0, max_age_ns {max_age_ns} > 0, history {history} >= 1"
-            )
+        if max_skew_ns < 0 or max_age_ns <= 0:
+            raise ValueError(f"max_skew_ns {max_skew_ns} must be >= 0, max_age_ns {max_age_ns} > 0")
         self._joints = joints
         self._max_skew_ns = max_skew_ns
         self._max_age_ns = max_age_ns
-        self._history = history
         self._streams = {name: Stream(name) for name in (*names, JOINTS)}
-        # stamp -> payload, in order of arrival
-        self._images: dict[str, dict[int, object]] = {name: {} for name in names}
+        # stamp -> (payload, time of receipt), in order of arrival
+        self._images: dict[str, dict[int, tuple[object, int]]] = {name: {} for name in names}
         self._last_taken_ns: int | None = None
         self._last_now_ns: int | None = None
         self._latest_receipt_ns = 0
@@ -84,10 +84,10 @@ class Sampler:
         if not self._streams[camera].receive(stamp_ns, received_ns):
             return
         images = self._images[camera]
-        if stamp_ns not in images and len(images) >= self._history:
+        if stamp_ns not in images and len(images) >= MAX_IMAGES:
             # First in, first out, whatever the stamps: after an unnoticed jump the new ones stay.
             del images[next(iter(images))]
-        images[stamp_ns] = payload
+        images[stamp_ns] = payload, received_ns
 
     def add_joints(
         self,
@@ -139,6 +139,18 @@ class Sampler:
             stream.counted_before = stream.count
         return result
 
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Cameras that a set may lack."""
+        return self._optional
+
+    def discard_old(self, now_ns: int) -> None:
+        """Let go of images that `take` could not use any more. For where takes are rare: images are large."""
+        oldest = now_ns - self._max_age_ns
+        for images in self._images.values():
+            for stamp_ns in [stamp for stamp in images if stamp < oldest]:
+                del images[stamp_ns]
+
     def status(self, now_ns: int) -> list[StreamStatus]:
         """Figures of every stream, for diagnostics: required cameras, optional ones, joints."""
         newest = [
@@ -153,6 +165,7 @@ class Sampler:
                 age_ns=None if stream.last_ns is None else now_ns - stream.last_ns,
                 skew_ns=None if stream.last_ns is None or not newest else max(newest) - stream.last_ns,
                 count=stream.count,
+                received_ns=stream.receipts[-1] if stream.receipts else None,
                 problem=stream.problem,
                 faulty=stream.faulty,
             )
@@ -222,11 +235,12 @@ class Sampler:
         self._last_taken_ns = instant
         return Sample(
             stamp_ns=instant,
-            images={camera: self._images[camera][stamp] for camera, stamp in stamps.items()},
+            images={camera: self._images[camera][stamp][0] for camera, stamp in stamps.items()},
             joints=joints,
             age_ns=now_ns - instant,
             skew_ns=max(stamps.values()) - min(stamps.values()),
             image_stamps=stamps,
+            received_ns=max(self._images[camera][stamp][1] for camera, stamp in stamps.items()),
             is_new=is_new,
         )
 

@@ -43,6 +43,7 @@ class StreamStatus:
     age_ns:   now less the last stamp; None before the first stamped message
     skew_ns:  newest image stamp of all cameras less this stream's last stamp; None when either is missing
     count:    messages received since the start or the last clear, bad ones included
+    received_ns: when the last message was received; None before the first
     problem:  the last thing that was wrong, also when it has passed; None when nothing was
     faulty:   whether the last message itself was bad
     """
@@ -52,6 +53,7 @@ class StreamStatus:
     age_ns: int | None
     skew_ns: int | None
     count: int
+    received_ns: int | None
     problem: StreamProblem | None
     faulty: bool
 

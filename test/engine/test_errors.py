@@ -70,7 +70,7 @@ def test_the_session_goes_on_after_an_error(mode: str, method: str, calls: int) 
         range(1, engine._next_id + 1)
     )
     counters = engine.counters
-    assert counters.finished + counters.dropped == len(ended)
+    assert counters.finished + counters.cancelled == len(ended)
     assert any(text.tick_asked > 6 and text.finish_reason.is_complete for text in ended)
 
 

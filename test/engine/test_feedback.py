@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memories enter the prompt at exactly t + lag, or are dropped and counted."""
+"""Memories and subtasks enter the prompt at exactly t + lag, or are dropped and counted."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oxygen_ros.engine import FinishedText, FinishReason
-from oxygen_ros.engine.feedback import MemoryFeedback
+from oxygen_ros.engine import FinishedText, FinishReason, Memory
+from oxygen_ros.engine.feedback import Feedback
 
 
 def _text(asked: int, text: str, reason: FinishReason = FinishReason.EOS) -> FinishedText:
     return FinishedText(
-        id=asked, kind="memory", prompt="", text=text, finish_reason=reason, stamp=asked,
-        tick_asked=asked, tick_finished=asked, tokens=(), steps=1, seconds=0.0,
+        id=asked, task=Memory(), text=text, finish_reason=reason, stamp=asked, instruction="", memory="",
+        subtask="", tick_asked=asked, tick_finished=asked, tokens=(), steps=1, seconds=0.0,
     )  # fmt: skip
 
 
 def test_a_memory_enters_at_its_tick_and_not_before() -> None:
-    feedback = MemoryFeedback(3)
+    feedback = Feedback("memory", 3)
     assert feedback.at(1) == ""
     feedback.expect(1)
     feedback.deliver(_text(1, "red is in"))
@@ -28,7 +28,7 @@ def test_a_memory_enters_at_its_tick_and_not_before() -> None:
 
 
 def test_the_last_moment_is_the_tick_before() -> None:
-    feedback = MemoryFeedback(2)
+    feedback = Feedback("memory", 2)
     feedback.at(1)
     feedback.expect(1)
     feedback.at(2)
@@ -37,7 +37,7 @@ def test_the_last_moment_is_the_tick_before() -> None:
 
 
 def test_too_late_is_dropped_and_counted_and_the_old_memory_stays() -> None:
-    feedback = MemoryFeedback(2)
+    feedback = Feedback("memory", 2)
     for tick in (1, 2):
         feedback.at(tick)
         feedback.expect(tick)
@@ -52,7 +52,7 @@ def test_too_late_is_dropped_and_counted_and_the_old_memory_stays() -> None:
 
 @pytest.mark.parametrize("reason", [r for r in FinishReason if not r.is_complete])
 def test_an_incomplete_memory_counts_as_never_finished(reason: FinishReason) -> None:
-    feedback = MemoryFeedback(1)
+    feedback = Feedback("memory", 1)
     feedback.at(1)
     feedback.expect(1)
     feedback.deliver(_text(1, "half a sen", reason))
@@ -61,7 +61,7 @@ def test_an_incomplete_memory_counts_as_never_finished(reason: FinishReason) -> 
 
 
 def test_clear_forgets_what_stands_and_what_is_under_way() -> None:
-    feedback = MemoryFeedback(1)
+    feedback = Feedback("memory", 1)
     feedback.expect(1)
     feedback.deliver(_text(1, "old task"))
     assert feedback.at(2) == "old task"
@@ -79,7 +79,7 @@ def test_clear_forgets_what_stands_and_what_is_under_way() -> None:
 )
 def test_only_lag_and_lateness_matter(lag: int, asked: list[int], every: int) -> None:
     """asked[i]: ticks the memory of tick i takes; every: cadence of the questions."""
-    feedback = MemoryFeedback(lag)
+    feedback = Feedback("memory", lag)
     ready: dict[int, list[int]] = {}
     expected, dropped = "", 0
     for tick in range(1, len(asked) + 1):
@@ -100,4 +100,4 @@ def test_only_lag_and_lateness_matter(lag: int, asked: list[int], every: int) ->
 
 def test_a_lag_is_at_least_one_tick() -> None:
     with pytest.raises(ValueError, match="at least 1 tick, got 0"):
-        MemoryFeedback(0)
+        Feedback("memory", 0)

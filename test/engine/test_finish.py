@@ -125,7 +125,7 @@ def test_cancel_ends_one_or_all(waiting: bool, reason: FinishReason) -> None:
     assert {text.id for text in engine.cancel(reason)} == {ids[0], ids[2]}
     assert engine.cancel(reason) == []
     engine.check_integrity()
-    assert (engine.live, engine.frames.used, engine.counters.dropped) == (0, 0, 3)
+    assert (engine.live, engine.frames.used, engine.counters.cancelled) == (0, 0, 3)
 
 
 def test_the_others_go_on_after_one_is_cancelled() -> None:

@@ -132,6 +132,8 @@ def test_a_new_instruction_holds_from_the_next_tick_and_forgets_memories() -> No
     same = Session(build()[0], [], BUDGET, instruction="stack", memory_lag=1)
     same.feedback.expect(1)
     same.instruct("stack")  # the same words again: the task begins anew
+    given_ = see(1)
+    same.tick(given_.stamp, given_.images, given_.joints, lambda *_: None)
     assert same.feedback.at(2) == ""
     assert same.feedback.dropped == 0, "forgotten, not late"
 

@@ -155,7 +155,8 @@ def _compare_counters(engine: Engine, ledger: Ledger) -> None:
     assert counters.finished == sum(reason.is_complete for reason in reasons)
     assert counters.expired == reasons.count(FinishReason.AGE)
     assert counters.rejected == reasons.count(FinishReason.REJECTED)
-    assert counters.dropped == reasons.count(FinishReason.DROPPED) + reasons.count(FinishReason.CANCELLED)
+    assert counters.dropped == reasons.count(FinishReason.DROPPED)
+    assert counters.cancelled == reasons.count(FinishReason.CANCELLED)
 
 
 @pytest.mark.parametrize("mode", sorted(MODES))

@@ -59,7 +59,7 @@ class ToyError(AssertionError):
 
 def prefix_of(observation: Observation) -> NDArray[np.int64]:
     """The prefix of an observation: 3..7 numbers from its content (never its stamp), a checksum last."""
-    words = f"{observation.instruction}|{observation.memory}"
+    words = f"{observation.instruction}|{observation.memory}|{observation.subtask}"
     seed = _hash(observation.images["top"].tobytes(), observation.joints.tobytes(), words.encode())
     body = [_hash(seed.to_bytes(4, "big"), bytes([i])) for i in range(2 + seed % 5)]
     return np.array([*body, _checksum(np.array(body, dtype=np.int64))], dtype=np.int64)
@@ -147,6 +147,7 @@ class ToyModel(Model):
         self.calls: Counter[str] = Counter()
         self.before: dict[str, Callable[[], None]] = {}
         self.steps: list[int] = []  # rows of every extend
+        self.guides: list[Guide | None] = []  # of every denoise
         self._engine: Engine | None = None
 
     def watch(self, engine: Engine) -> None:
@@ -176,7 +177,9 @@ class ToyModel(Model):
 
     def denoise(self, slot: int, noise: torch.Tensor, guide: Guide | None = None) -> torch.Tensor:
         self._enter("denoise")
-        return actions_of(self._read_prefix(slot), noise)
+        self.guides.append(guide)
+        actions = actions_of(self._read_prefix(slot), noise)
+        return actions if guide is None else actions + guide.weights * (guide.previous - actions)
 
     def fork(self, slot: int, suffix_slot: int) -> None:
         self._enter("fork")
@@ -205,6 +208,11 @@ class ToyModel(Model):
 
     def unprocess(self, actions: torch.Tensor, observation: Observation) -> NDArray[np.float64]:
         return actions[:, :2].double().numpy() + observation.joints
+
+    def normalize(self, actions: NDArray[np.float64], observation: Observation) -> torch.Tensor:
+        padded = torch.zeros(SPEC.horizon, SPEC.action_dim)
+        padded[:, :2] = torch.from_numpy(actions - observation.joints)
+        return padded
 
     def tokenize(self, text: str) -> list[int]:
         return tokens_of(text)

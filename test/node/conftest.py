@@ -54,6 +54,7 @@ def start_node(
 
     params: changes to `lab.PARAMETERS`; None as a value leaves a parameter out.
     more:   further ROS arguments
+    env:    changes to the environment; None as a value leaves a variable out
     toy:    instead of the demo model, what the toy model is to do (see toy.py)
     Those still running at the end of the module are asked to end, and must do so cleanly.
     """
@@ -69,6 +70,7 @@ def start_node(
         name: str = "oxygen",
         toy: Mapping[str, Any] | None = None,
         more: Sequence[str] = (),
+        env: Mapping[str, str | None] | None = None,
     ) -> Any:
         values = {**lab.PARAMETERS, **(params or {})}
         command = [shutil.which("oxygen_node")]
@@ -84,7 +86,11 @@ def start_node(
         path.write_text(yaml.safe_dump({"/**": {"ros__parameters": kept}}, sort_keys=False))
         process = root.Process(
             [*command, "--ros-args", "--params-file", str(path), "-r", f"__node:={name}", *more],
-            {**os.environ, "PYTHONUNBUFFERED": "1"},
+            {
+                key: value
+                for key, value in {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}.items()
+                if value is not None
+            },
             folder,
         )
         started.append(process)

@@ -82,7 +82,7 @@ class Robot:
         self.listen("/oxygen/joint_trajectory", JointTrajectory, RELIABLE)
         self.listen("/oxygen/text", TextOutput, LATCHED)
         self.listen("/oxygen/tick", TickStats, SENSOR)
-        for kind in ("memory", "narration", "answer"):
+        for kind in ("memory", "narration", "subtask", "answer"):
             self.listen(f"/oxygen/{kind}", String, LATCHED)
         self.instruction = self.node.create_publisher(String, "/oxygen/instruction", LATCHED)
         self.question = self.node.create_publisher(String, "/oxygen/question", RELIABLE)

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from oxygen_ros.robot.joints import JointBuffer
-from oxygen_ros.robot.sampler import Missing, Sample, Sampler
+from oxygen_ros.robot.sampler import MAX_IMAGES, Missing, Sample, Sampler
 
 MS = 1_000_000
 S = 1000 * MS
@@ -217,8 +217,10 @@ def test_a_looped_bag_starts_again_without_pairing_across_the_jump(told: bool) -
 def test_without_any_notice_of_a_jump_new_images_still_displace_old_ones() -> None:
     """ros_comm#1438: the newest message is the one evicted. Here the first to arrive leaves first, whatever
     its stamp: else one new image at a time would stay, and cameras with different delays never meet."""
-    sampler = make(history=4)
-    feed(sampler, 5 * S, 6 * S, joints=False)
+    sampler = make()
+    for stamp in range(5 * S, 5 * S + MAX_IMAGES):
+        for camera in ("top", "wrist"):
+            sampler.add_image(camera, stamp, "old", stamp)
     for k in range(6):
         stamp = S + k * 33 * MS
         sampler.add_joints(stamp, ["a", "b"], [0.0, 0.0], stamp)
@@ -306,12 +308,29 @@ def test_memory_is_bounded_and_payloads_are_never_looked_at() -> None:
 
         __hash__ = None
 
-    sampler = make("top", history=4)
-    for k in range(100):
+    sampler = make("top")
+    for k in range(2 * MAX_IMAGES):
         sampler.add_image("top", S + k, Opaque(), k)
-    assert len(sampler._images["top"]) == 4
+    assert len(sampler._images["top"]) == MAX_IMAGES
     sampler.add_joints(S, ["a", "b"], [0.0, 0.0], 0)
-    assert sampler.take(S + 100).stamp_ns == S + 99
+    assert sampler.take(S + 2 * MAX_IMAGES).stamp_ns == S + 2 * MAX_IMAGES - 1
+    sampler.add_image("top", 2 * S, Opaque(), S)
+    sampler.discard_old(2 * S)
+    assert len(sampler._images["top"]) == 1
+
+
+def test_fast_cameras_with_different_delays_meet() -> None:
+    """400 Hz, one camera 180 ms later than the other: 72 images lie between."""
+    sampler, step, delay = make(), 2_500_000, 180 * MS
+    for k in range(200):
+        now = S + k * step
+        sampler.add_joints(now, ["a", "b"], [0.0, 0.0], now)
+        sampler.add_image("top", now, k, now)
+        sampler.add_image("wrist", now - delay, k - 72, now)
+    taken = sampler.take(now)
+    assert taken.images == {"top": 127, "wrist": 127}
+    assert taken.stamp_ns == now - delay
+    assert taken.received_ns == now
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ start = st.lists(st.tuples(st.integers(0, AGE), st.integers(-SKEW - 1, SKEW + 1)
 def test_any_interleaving_gives_the_newest_coherent_set_of_brute_force(start: list, events: list) -> None:
     """Coherent, the newest possible, never stale, nothing from before a jump; message_filters' faults
     (ros_comm#1518, #1438: looped bags pair stale messages or evict the newest) cannot be found."""
-    sampler = Sampler(["top", "wrist"], JointBuffer("ab", None, 10**9), SKEW, AGE, ["side"], history=64)
+    sampler = Sampler(["top", "wrist"], JointBuffer("ab", None, 10**9), SKEW, AGE, ["side"])
     reference, now = Reference(), 1000
     before = [
         event

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Observations to pi0.5 inputs and actions back, for checkpoints of our own format.
 
-Prompt:  <bos> Task: <instruction>. [Memory: <memory>.] State: <one token per joint> Action:
+Prompt:  <bos> Task: <instruction>. [Subtask: <subtask>.] [Memory: <memory>.] State: <one token per joint>
+Action:
 
 Here lives resizing, tokenising and quantile normalisation, on the host. Processors of other
 projects' checkpoints will stand beside this one.
@@ -49,6 +50,8 @@ class Processor(Protocol):
     def process(self, observation: Observation, device: torch.device, dtype: torch.dtype) -> Inputs: ...
 
     def unprocess(self, actions: NDArray[np.float32], observation: Observation) -> NDArray[np.float64]: ...
+
+    def normalize(self, actions: NDArray[np.float64], observation: Observation) -> NDArray[np.float32]: ...
 
     def tokenize(self, text: str) -> list[int]: ...
 
@@ -194,21 +197,26 @@ class PlainProcessor:
         bins = bin_state(self._state.normalize(observation.joints)) + self._bin_base
         state = [*self.tokenize(" State: "), *bins.tolist(), *self.tokenize(" Action: ")]
         words = [self._config.bos_id, *self.tokenize(f"Task: {observation.instruction}.")]
-        memory = self.tokenize(f" Memory: {observation.memory}") if observation.memory else []
+        said = self.tokenize(f" Subtask: {observation.subtask}.") if observation.subtask else []
+        said += self.tokenize(f" Memory: {observation.memory}") if observation.memory else []
         room = self._config.max_prompt - len(state)
         if len(words) > room:
             raise ValueError(
                 f'the instruction "{observation.instruction[:40]}..." has {len(words)} tokens, '
                 f"the prompt has room for {room}: shorten it"
             )
-        # The memory gives way: it is the model's own sentence, not something a person said.
-        return [*words, *memory[: room - len(words)], *state]
+        # The model's own sentences give way, the memory first: they are nothing a person said.
+        return [*words, *said[: room - len(words)], *state]
 
     def unprocess(self, actions: NDArray[np.float32], observation: Observation) -> NDArray[np.float64]:
         out = self._actions.unnormalize(actions[:, : len(self._at)].astype(np.float64))
         now = observation.joints[self._at]
         result: NDArray[np.float64] = out + np.where(self._is_delta, now, 0.0)
         return result
+
+    def normalize(self, actions: NDArray[np.float64], observation: Observation) -> NDArray[np.float32]:
+        now = observation.joints[self._at]
+        return self._actions.normalize(actions - np.where(self._is_delta, now, 0.0)).astype(np.float32)
 
     def tokenize(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

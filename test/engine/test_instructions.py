@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a new instruction does: texts asked at its tick, texts ended, subtasks fed back; or it is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from engine_toy import build, prefix_of, recite, see
+
+from oxygen_ros.engine import (
+    MODES,
+    Answer,
+    Budget,
+    FinishedText,
+    FinishReason,
+    Memory,
+    Narration,
+    Recurring,
+    Session,
+    Subtask,
+    TickReport,
+)
+from oxygen_ros.observation import Observation
+
+SUBTASK = Subtask(max_tokens=6)
+LAG = 3  # ceil(6 / 4) + 1
+TOO_LONG = 40
+
+
+@dataclass
+class Run:
+    session: Session
+    observations: list[Observation] = field(default_factory=list)
+    texts: list[FinishedText] = field(default_factory=list)
+
+    def tick(self) -> TickReport:
+        stamp = len(self.observations) + 1
+        given = see(stamp, stamp // 2)
+        report = self.session.tick(
+            given.stamp,
+            given.images,
+            given.joints,
+            lambda tick, seen, actions: self.observations.append(seen),
+        )
+        self.texts += report.finished
+        self.session.engine.check_integrity()
+        return report
+
+
+def _start(recurring: list[Recurring], mode: str = "oxygen", steps: int = 4, **options: object) -> Run:
+    engine, model = build(mode=mode, frames=30, suffixes=30)
+    inner = model.process
+
+    def process(observation: Observation) -> object:
+        if len(observation.instruction) > TOO_LONG:
+            raise ValueError(f'the instruction "{observation.instruction[:9]}..." is too long: shorten it')
+        return inner(observation)
+
+    model.process = process  # type: ignore[assignment, method-assign]
+    return Run(
+        Session(engine, recurring, Budget(steps=steps), instruction="tidy up", memory_lag=9, **options)
+    )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_a_subtask_asked_at_t_stands_in_the_prompt_of_t_plus_lag(mode: str) -> None:
+    run = _start([Recurring(SUBTASK, every_n_ticks=2)], mode, subtask_lag=LAG)
+    for _ in range(12):
+        run.tick()
+    for tick, seen in enumerate(run.observations, start=1):
+        asked = [t for t in range(1, tick - LAG + 1) if (t - 1) % 2 == 0]
+        expected = recite(run.observations[asked[-1] - 1], SUBTASK).text if asked else ""
+        assert seen.subtask == expected
+    assert len({seen.subtask for seen in run.observations}) > 2
+    for text in run.texts:
+        asked_about = run.observations[text.tick_asked - 1]
+        # What is told of a text is all that the toy's prefix depends on, beside image and joints.
+        assert (text.instruction, text.memory, text.subtask) == ("tidy up", "", asked_about.subtask)
+
+
+def test_subtasks_stay_out_of_the_prompt_unless_fed() -> None:
+    run = _start([Recurring(SUBTASK)])
+    for _ in range(6):
+        assert run.tick().subtask == ""
+    assert {text.kind for text in run.texts} == {"subtask"}
+    assert all(seen.subtask == "" for seen in run.observations)
+    fed, plain = see(1), see(1)
+    assert (prefix_of(fed) == prefix_of(plain)).all()
+
+
+def test_a_kind_may_be_asked_at_new_instructions_only_or_besides() -> None:
+    run = _start(
+        [
+            Recurring(SUBTASK, every_n_ticks=0, on_instruction=True),
+            Recurring(Narration(max_tokens=2), every_n_ticks=5, on_instruction=True),
+            Recurring(Memory(max_tokens=2), every_n_ticks=5),
+        ]
+    )
+    for tick in range(1, 13):
+        if tick in (4, 6):
+            run.session.instruct(f"task of {tick}")
+        run.tick()
+    run.texts += run.session.drain()
+    kinds = ("subtask", "narration", "memory")
+    asked = {kind: sorted(t.tick_asked for t in run.texts if t.kind == kind) for kind in kinds}
+    assert asked == {"subtask": [1, 4, 6], "narration": [1, 4, 6, 11], "memory": [1, 6, 11]}
+    with pytest.raises(ValueError, match="every_n_ticks must be at least 1, got 0"):
+        Recurring(SUBTASK, every_n_ticks=0)
+
+
+def test_a_new_instruction_ends_the_kinds_it_is_told_to_and_no_other() -> None:
+    run = _start(
+        [Recurring(Subtask(max_tokens=30), every_n_ticks=20), Recurring(Narration(max_tokens=30), 20)],
+        steps=1,
+        answer=Answer("", max_tokens=30),
+        subtask_lag=8,
+        cancelled_kinds=("subtask",),
+    )
+    run.session.ask("what is left?")
+    run.tick()
+    run.session.instruct("stop")
+    assert run.session.instruction == "stop"
+    report = run.tick()
+    (ended,) = [text for text in run.texts if text.finish_reason is FinishReason.CANCELLED]
+    assert (ended.kind, ended.instruction, ended.tick_asked) == ("subtask", "tidy up", 1)
+    assert ended in report.finished
+    assert run.session.engine.counters.cancelled == 1
+    run.texts += run.session.drain()
+    assert all(t.finish_reason.is_complete for t in run.texts if t.kind in ("narration", "answer"))
+    for _ in range(12):
+        assert run.tick().subtask == "", "the subtask of the old instruction is never fed"
+
+
+def test_what_is_cancelled_is_told_even_if_the_tick_fails() -> None:
+    run = _start([Recurring(Subtask(max_tokens=30), 20)], steps=1, cancelled_kinds=("subtask",))
+    run.tick()
+    run.session.instruct("stop")
+    model = run.session.engine.model
+    model.denoise = lambda *_: 1 / 0  # type: ignore[assignment, method-assign]
+    with pytest.raises(ZeroDivisionError):
+        run.tick()
+    (ended,) = run.session.stop(FinishReason.ERROR)
+    assert ended.finish_reason is FinishReason.CANCELLED
+
+
+def test_an_instruction_the_model_cannot_take_is_refused_by_name_and_the_old_one_stands() -> None:
+    run = _start(
+        [Recurring(Memory(max_tokens=2), on_instruction=True, every_n_ticks=50)], cancelled_kinds=("memory",)
+    )
+    run.tick()
+    run.session.instruct("y" * (TOO_LONG + 1))
+    report = run.tick()
+    assert report.refusal.startswith('instruction "yyyyy')
+    assert '"tidy up" stands: the instruction "yyyyyyyyy..." is too long: shorten it' in report.refusal
+    assert run.observations[-1].instruction == run.session.instruction == "tidy up"
+    assert run.tick().refusal == ""
+    run.session.instruct("wave")
+    assert run.tick().refusal == ""
+    assert run.observations[-1].instruction == "wave"
+    run.texts += run.session.drain()
+    assert sorted(text.tick_asked for text in run.texts) == [1, 4], "a refused one asks nothing"
+
+
+def test_an_instruction_is_not_blamed_for_a_missing_camera() -> None:
+    run = _start([])
+    run.session.instruct("wave")
+    with pytest.raises(ValueError, match='camera "top" is missing'):
+        run.session.tick(1, {}, see(1).joints, lambda *_: None)
+    run.tick()
+    assert run.observations[-1].instruction == "wave"
