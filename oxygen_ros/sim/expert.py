@@ -9,7 +9,6 @@ a block that slips, is pushed or is taken out of the box is simply dealt with ne
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from oxygen_ros.sim import geometry as g
 from oxygen_ros.sim import words
+from oxygen_ros.sim.clearance import crowding, free_places, grasp_roll
 from oxygen_ros.sim.kinematics import Pose, Unreachable, forward, gripper_pose, inverse
 from oxygen_ros.sim.motion import SPEED, Goal, approach, roll_for
 from oxygen_ros.sim.prediction import periods_in, predict
@@ -25,25 +25,37 @@ from oxygen_ros.sim.state import Block, State
 from oxygen_ros.sim.task import Task
 from oxygen_ros.sim.words import Phase
 
-DROP_HEIGHT: Final = 0.152
-"""TCP height [m] at which a block is let go: its lower face is just above the roof."""
-_DESCENT_SPEED: Final = 0.20
-_AT: Final = 0.0015
-"""Closer than this [m] counts as being there."""
-_ROLL_AT: Final = 0.04
-_SLIDE: Final = 0.010
-"""On the way down and while closing a block may be this far off across the fingers [m]."""
-_WIDE: Final = 0.060
-"""The fingers go down only when at least this far apart [m]."""
+_HOVER: Final = 0.11
+"""Height of the TCP [m] on the way to a block."""
+_FUNNEL: Final = 0.008
+"""A miss [m] up to which the hand comes straight down; the fingers forgive 0.014."""
+_SLOPE: Final = 4.6
+"""Height [m] to keep for each metre of miss beyond it: fingers that could hit the block are above it."""
+_TURN_COUNTS: Final = 0.03
+"""A turn [rad] beyond `_TURN_FREE` counts as a miss of so many metres."""
+_TURN_FREE: Final = 0.15
+_TURN_MOST: Final = 0.5
+"""Fingers turned more than this [rad] against a block do not close on it."""
+_LEVEL: Final = 0.008
+"""Fingers this little above a block's middle [m] hold it."""
+_CATCH: Final = 0.012
+"""A block this far off the middle [m] is caught by closing fingers."""
+_WIDE: Final = 0.064
+"""Narrower fingers [m] stay above the block."""
 _NOTHING: Final = g.BLOCK - 0.006
 """Fingers closer than this hold nothing [m]."""
-
-_CLEARANCE: Final = 0.003
-"""Room the fingers want to the neighbours of a block [m]."""
 _STILL: Final = 0.005
 """Slower than this [m/s] the fingers are pushing against something."""
-_SPOT: Final = 0.068
-"""A free place is at least this far from every block [m]."""
+_RISE: Final = 0.03
+"""Within this [m] below the height it needs, the hand moves sideways the slower the lower it is."""
+_OVER_HOLE: Final = 0.020
+"""A block this near to the hole's middle [m] is let go; the hole forgives 0.027."""
+_OPENING: Final = 0.012
+"""A command beyond this [m] lets go; what has begun over the hole goes on."""
+_LOW: Final = g.GRASP_HEIGHT + 0.002
+"""Where a block is set down [m]."""
+_DOWN: Final = 0.20
+"""Speed on the way down [m/s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,63 +118,65 @@ def decide(state: State, task: Task) -> Intent:
 
 
 # --- the four things to do ----------------------------------------------------------------------
+#
+# No threshold decides alone where the hand goes: directions and heights change evenly with the state, so
+# that whoever imitates the expert and is a little off is sent a little another way, not the opposite one.
 
 
 def _fetch(state: State, block: Block) -> Intent:
-    """Get `block` between the fingers and close them."""
+    """Get `block` between the fingers and close them: down through a funnel over it."""
     here = gripper_pose(state.targets)
     x, y, z = block.position
-    roll = _grasp_roll(state, block)
+    roll = grasp_roll(state, block)
     opening = float(state.positions[6])
-    if _between(state, here, block, roll):
+    turn = abs(roll - float(state.targets[5]))
+    if _between(here, block, turn):
         shut = state.targets[6] <= g.CLOSED and abs(state.velocities[6]) < _STILL
         if opening < _NOTHING or shut:  # closed beside it or on two at once: up and once more
-            return Intent(Phase.REACH, block.colour, _above(state, g.OPEN))
-        return Intent(Phase.GRASP, block.colour, _stay(state, g.CLOSED))
-    off = math.hypot(x - here.x, y - here.y)
-    on_way_down = here.z < g.TRANSIT_HEIGHT - _AT and off < _SLIDE and here.z > z - _AT
-    aligned = off < _AT and abs(roll - state.targets[5]) < _ROLL_AT
-    if (aligned or on_way_down) and opening > _WIDE:
-        return Intent(Phase.REACH, block.colour, Goal((x, y, z), roll, g.OPEN, _DESCENT_SPEED))
-    if off < _AT and here.z > g.TRANSIT_HEIGHT - _AT:
-        return Intent(Phase.REACH, block.colour, Goal((x, y, g.TRANSIT_HEIGHT), roll, g.OPEN))
-    return Intent(Phase.REACH, block.colour, _travel(state, here, x, y, roll, g.OPEN))
+            above = Goal((here.x, here.y, _HOVER), float(state.targets[5]), g.OPEN)
+            return Intent(Phase.REACH, block.colour, above)
+        return Intent(Phase.GRASP, block.colour, Goal((x, y, z), roll, g.CLOSED, _DOWN))
+    miss = math.hypot(x - here.x, y - here.y) + _TURN_COUNTS * max(turn - _TURN_FREE, 0.0)
+    miss = max(miss, _FUNNEL + 0.6 * (_WIDE - opening))
+    height = min(z + _SLOPE * max(miss - _FUNNEL, 0.0), _HOVER)
+    needed = max(height - _LEVEL, _over_box(here, 0.145))
+    goal = _sideways(here, (x, y, max(height, _over_box(here, 0.145))), needed)
+    speed = _DOWN + (SPEED - _DOWN) * max(height - z, 0.0) / (_HOVER - g.GRASP_HEIGHT)
+    return Intent(Phase.REACH, block.colour, Goal(goal, roll, g.OPEN, speed))
 
 
 def _put_in_box(state: State, block: Block) -> Intent:
     here = gripper_pose(state.targets)
     x, y = g.BOX_CENTRE
     roll = float(state.targets[5])
-    if math.hypot(x - here.x, y - here.y) > _AT:
-        return Intent(Phase.CARRY, block.colour, _travel(state, here, x, y, roll, g.CLOSED))
-    measured, _ = forward(state.positions)
-    arrived = abs(float(measured[2]) - DROP_HEIGHT) < 0.006 and abs(here.z - DROP_HEIGHT) < _AT
-    if arrived or state.targets[6] > g.BLOCK:  # once opening, go on opening
-        return Intent(Phase.DROP, block.colour, _stay(state, g.OPEN))
-    return Intent(Phase.CARRY, block.colour, Goal((x, y, DROP_HEIGHT), roll, g.CLOSED, _DESCENT_SPEED))
+    off = math.hypot(x - here.x, y - here.y)
+    high = here.z > g.BOX_HEIGHT + g.BLOCK / 2
+    begun = off < g.HOLE / 2 - g.BLOCK / 2 and state.targets[6] > _OPENING
+    if high and (off < _OVER_HOLE or begun):
+        return Intent(Phase.DROP, block.colour, Goal((x, y, here.z), roll, g.OPEN, _DOWN))
+    return Intent(Phase.CARRY, block.colour, Goal(_carry(here, x, y), roll, g.CLOSED))
 
 
 def _put_back(state: State, block: Block) -> Intent:
     """Set down a block that does not belong in the box (any more) at the nearest free place of the mat."""
     here = gripper_pose(state.targets)
-    x, y = min(_free_places(state, block), key=lambda place: math.hypot(place[0] - here.x, place[1] - here.y))
+    places = free_places(state, block)
+    x, y = min(places, key=lambda place: math.hypot(place[0] - here.x, place[1] - here.y))
     roll = float(state.targets[5])
-    low = g.GRASP_HEIGHT + 0.002
-    if math.hypot(x - here.x, y - here.y) > _AT:
-        goal = _travel(state, here, x, y, roll, g.CLOSED)
-    elif here.z - low > _AT:
-        goal = Goal((x, y, low), roll, g.CLOSED, _DESCENT_SPEED)
+    if math.hypot(x - here.x, y - here.y) > _FUNNEL:
+        goal = Goal(_carry(here, x, y), roll, g.CLOSED)
+    elif here.z > _LOW + _LEVEL:
+        goal = Goal((x, y, _LOW), roll, g.CLOSED, _DOWN)
     else:
-        goal = _stay(state, g.OPEN)
+        goal = Goal((here.x, here.y, _LOW), roll, g.OPEN, _DOWN)
     return Intent(Phase.RETURN, block.colour, goal)
 
 
 def _rest(state: State) -> Goal:
     x, y, z, yaw = g.REST_POSE
     here = gripper_pose(state.targets)
-    if here.z < g.TRANSIT_HEIGHT - _AT:
-        return _above(state, g.OPEN)
-    return Goal((x, y, z), roll_for(x, y, yaw), g.OPEN)
+    needed = max(_HOVER - _RISE, _over_box(here, 0.145))
+    return Goal(_sideways(here, (x, y, z), needed), roll_for(x, y, yaw), g.OPEN)
 
 
 # --- pieces of a way ----------------------------------------------------------------------------
@@ -173,29 +187,31 @@ def _stay(state: State, opening: float) -> Goal:
     return Goal((float(here[0]), float(here[1]), float(here[2])), float(state.targets[5]), opening)
 
 
-def _above(state: State, opening: float) -> Goal:
-    here, _ = forward(state.targets)
-    return Goal((float(here[0]), float(here[1]), g.TRANSIT_HEIGHT), float(state.targets[5]), opening)
+def _carry(here: Pose, x: float, y: float) -> tuple[float, float, float]:
+    """Towards high above (x, y) with a block in the hand: over the other blocks and the box's rim."""
+    return _sideways(here, (x, y, g.TRANSIT_HEIGHT), max(0.085, _over_box(here, 0.165)))
 
 
-def _travel(state: State, here: Pose, x: float, y: float, roll: float, opening: float) -> Goal:
-    """Straight up first, then level to above (x, y)."""
-    if here.z < g.TRANSIT_HEIGHT - _AT:
-        return _above(state, opening)
-    return Goal((x, y, g.TRANSIT_HEIGHT), roll, opening, SPEED)
+def _over_box(here: Pose, height: float) -> float:
+    """The height [m] a hand needs at `here`: `height` over the box, less with every step away from it."""
+    away = math.hypot(g.BOX_CENTRE[0] - here.x, g.BOX_CENTRE[1] - here.y)
+    return min(height, height - 5.0 * (away - 0.13))
+
+
+def _sideways(here: Pose, to: tuple[float, float, float], needed: float) -> tuple[float, float, float]:
+    """`to`, or less of the way sideways while the hand is lower than `needed`: up comes first."""
+    part = min(max((here.z - needed) / _RISE + 1.0, 0.0), 1.0)
+    return here.x + part * (to[0] - here.x), here.y + part * (to[1] - here.y), to[2]
 
 
 # --- geometry -----------------------------------------------------------------------------------
 
 
-def _between(state: State, here: Pose, block: Block, roll: float) -> bool:
+def _between(here: Pose, block: Block, turn: float) -> bool:
     """Whether closing the fingers now would catch the block."""
-    dx, dy = block.position[0] - here.x, block.position[1] - here.y
-    along = -math.sin(here.yaw) * dx + math.cos(here.yaw) * dy
-    across = math.cos(here.yaw) * dx + math.sin(here.yaw) * dy
-    level = abs(here.z - max(block.position[2], g.GRASP_HEIGHT)) < _AT
-    turned = abs(roll - float(state.targets[5])) < 6 * _ROLL_AT
-    return level and turned and abs(across) < _SLIDE and abs(along) < (g.OPEN - g.BLOCK) / 2
+    off = math.hypot(block.position[0] - here.x, block.position[1] - here.y)
+    level = here.z < max(block.position[2], g.GRASP_HEIGHT) + _LEVEL
+    return level and off < _CATCH and turn < _TURN_MOST
 
 
 def _falls_into_box(state: State, block: Block) -> bool:
@@ -215,8 +231,8 @@ def _choose(state: State, task: Task) -> Block | None:
     here = gripper_pose(state.targets)
 
     def cost(block: Block) -> float:
-        crowding = min(_crowding(state, block, block.yaw + turn) for turn in (0.0, math.pi / 2))
-        return math.hypot(block.position[0] - here.x, block.position[1] - here.y) + 30.0 * crowding
+        lack = min(crowding(state, block, block.yaw + turn) for turn in (0.0, math.pi / 2))
+        return math.hypot(block.position[0] - here.x, block.position[1] - here.y) + 30.0 * lack
 
     outside = [b for b in state.blocks if b.colour == task.colour and not b.in_box and _reachable(b)]
     return min(outside, key=cost, default=None)
@@ -232,64 +248,3 @@ def _reachable(block: Block) -> bool:
     except Unreachable:
         return False
     return True
-
-
-def _grasp_roll(state: State, block: Block) -> float:
-    """joint6 for the better of two ways to grasp a cube: first room for the fingers, then little turning."""
-    x, y, _ = block.position
-    options = []
-    for yaw in (block.yaw, block.yaw + math.pi / 2):
-        roll = roll_for(x, y, yaw)
-        turn = abs(roll - float(state.targets[5]))
-        options.append((3000.0 * _crowding(state, block, yaw) + turn, roll))
-    return min(options)[1]
-
-
-def _crowding(state: State, block: Block, yaw: float) -> float:
-    """How much [m] the open fingers around `block` lack of `_CLEARANCE` to its neighbours; 0: they fit."""
-    reach = (g.OPEN + g.FINGER_THICKNESS) / 2
-    finger = (g.FINGER_WIDTH / 2, g.FINGER_THICKNESS / 2)
-    lack = 0.0
-    for other in state.blocks:
-        if other is block or other.in_box:
-            continue
-        for side in (-reach, reach):
-            dx = other.position[0] - (block.position[0] - side * math.sin(yaw))
-            dy = other.position[1] - (block.position[1] + side * math.cos(yaw))
-            lack = max(lack, _CLEARANCE - _gap(dx, dy, yaw, finger, other.yaw, (g.BLOCK / 2, g.BLOCK / 2)))
-    return lack
-
-
-def _gap(
-    dx: float,
-    dy: float,
-    yaw1: float,
-    half1: tuple[float, float],
-    yaw2: float,
-    half2: tuple[float, float],
-) -> float:
-    """Distance [m] between two rectangles along their best separating axis; negative when they overlap.
-
-    (dx, dy) leads from the centre of the first to that of the second; a rectangle has half sizes
-    (along its x, along its y) and is turned by its yaw.
-    """
-    cos, sin = abs(math.cos(yaw2 - yaw1)), abs(math.sin(yaw2 - yaw1))
-    gaps = []
-    for yaw, own, others in ((yaw1, half1, half2), (yaw2, half2, half1)):
-        along_x = abs(math.cos(yaw) * dx + math.sin(yaw) * dy)
-        along_y = abs(-math.sin(yaw) * dx + math.cos(yaw) * dy)
-        gaps.append(along_x - own[0] - cos * others[0] - sin * others[1])
-        gaps.append(along_y - own[1] - sin * others[0] - cos * others[1])
-    return max(gaps)
-
-
-def _free_places(state: State, held: Block) -> Iterator[tuple[float, float]]:
-    """Places on the mat with room for a block; the whole mat when it is full."""
-    spots = [
-        (g.MAT_CENTRE[0] + dx, g.MAT_CENTRE[1] + dy)
-        for dx in np.linspace(-0.065, 0.065, 4).tolist()
-        for dy in np.linspace(-0.090, 0.090, 5).tolist()
-    ]
-    others = [block.position for block in state.blocks if block is not held and not block.in_box]
-    free = [s for s in spots if all(math.hypot(s[0] - o[0], s[1] - o[1]) > _SPOT for o in others)]
-    yield from free or spots

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,15 +33,13 @@ class Block:
     def yaw(self) -> float:
         """Angle [rad] of the block's most level edge about z, modulo a quarter turn, in -pi/4 .. pi/4."""
         w, x, y, z = self.quaternion
-        columns = np.array(
-            [
-                [1 - 2 * (y * y + z * z), 2 * (x * y + w * z)],
-                [2 * (x * y - w * z), 1 - 2 * (x * x + z * z)],
-                [2 * (x * z + w * y), 2 * (y * z - w * x)],
-            ]
+        edges = (
+            (1 - 2 * (y * y + z * z), 2 * (x * y + w * z)),
+            (2 * (x * y - w * z), 1 - 2 * (x * x + z * z)),
+            (2 * (x * z + w * y), 2 * (y * z - w * x)),
         )
-        edge = columns[int(np.argmax(np.hypot(columns[:, 0], columns[:, 1])))]
-        return wrap_half_turn(2 * float(np.arctan2(edge[1], edge[0]))) / 2
+        along, across = max(edges, key=lambda edge: edge[0] * edge[0] + edge[1] * edge[1])
+        return wrap_half_turn(2 * math.atan2(across, along)) / 2
 
 
 @dataclass(frozen=True, slots=True)

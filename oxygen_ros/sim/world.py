@@ -165,6 +165,15 @@ class World:
         self._place(index, position, yaw)
         mujoco.mj_forward(self._model, self._data)
 
+    def place_arm(self, joints: NDArray[np.float64]) -> None:
+        """Put the arm somewhere [7], at rest and commanded to stay there: for layouts made by hand."""
+        placed = g.clip_joints(joints)
+        self._data.qpos[:6], self._data.qpos[6:8] = placed[:6], placed[6] / 2
+        self._data.qvel[:8] = 0.0
+        self._data.ctrl[:] = placed
+        self._targets, self._previous = placed, placed.copy()
+        mujoco.mj_forward(self._model, self._data)
+
     def remove_block(self, index: int) -> None:
         """Take the last block out of play; raises ValueError for any other, whose numbers would shift."""
         if index != len(self._colours) - 1:

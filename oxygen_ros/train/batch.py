@@ -116,6 +116,15 @@ class Dataset:
         rows = np.searchsorted(self._odds, rng.random(size) * self._odds[-1], side="right")
         return self.make(rows, draws, rng, kind or str(rng.choice(KINDS, p=_SHARES)))
 
+    def draw_views(self, size: int, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pictures [B, cameras, 3, S, S] and what spotting should say of them, as in `Batch`."""
+        shards = list(self._shards.values())
+        rows = self._rows[rng.integers(len(self._rows), size=size)]
+        where = [(shards[s], int(i)) for s, i in rows]
+        spots = np.stack([self._spots[shard.name][i] for shard, i in where])
+        frames = np.stack([shard.frames[i] for shard, i in where])
+        return _images(frames, rng, soften=True), torch.from_numpy(spots).float()
+
     def make(
         self,
         rows: NDArray[np.int64],

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from oxygen_ros.sim import geometry as g
 from oxygen_ros.sim.expert import act, decide
-from oxygen_ros.sim.kinematics import Pose, Unreachable, inverse
 from oxygen_ros.sim.task import Task
 from oxygen_ros.sim.world import World
 from oxygen_ros.train.disturb import draw_push, path_to
 from oxygen_ros.train.records import HISTORY, HORIZON, NOT_YET, PHASES, RECORD, STEP, write_shard
+from oxygen_ros.train.views import draw_arm
 
 FIRST_SEED: Final = 1_000_000
 """Layouts below this number are never trained on."""
@@ -36,7 +36,7 @@ _LEAST: Final = 4
 _LONGEST_DROP: Final = 9
 """Frames of one drop; a block that falls is in the box long before."""
 _LONGEST: Final = 16.0
-"""Episodes end after this many seconds."""
+"""Episodes end after this many seconds; most are much shorter: layouts teach more than time does."""
 
 Frames = dict[str, NDArray[np.uint8]]
 Policy = Callable[[Frames, NDArray[np.float64], Task, int, int], NDArray[np.float64]]
@@ -130,15 +130,15 @@ def lay_out(world: World, task: Task, already: int, seed: int, rng: np.random.Ge
         world.place_block(k, at, float(rng.uniform(-0.7, 0.7)))
 
 
-def scatter_arm(world: World, rng: np.random.Generator) -> None:
-    """Move the arm to somewhere over the mat, before time zero."""
-    x, y = (np.array(g.MAT_CENTRE) + rng.uniform(-0.5, 0.5, 2) * g.MAT_SIZE).tolist()
-    try:
-        arm = inverse(Pose(x, y, float(rng.uniform(0.09, 0.24)), float(rng.uniform(-0.8, 0.8))))
-    except Unreachable:
-        return
-    for targets in path_to(world.state().targets, np.append(arm, g.OPEN), 0.5):
-        world.step(targets)
+def scatter_arm(world: World, rng: np.random.Generator) -> bool:
+    """Put the arm somewhere over the mat before time zero; whether it was.
+
+    Never empty over the box: that must go on meaning that a block was just let go.
+    """
+    arm = draw_arm(world.state(), rng, to_box=False)
+    if arm is not None:
+        world.place_arm(arm)
+    return arm is not None
 
 
 def run_episode(
@@ -148,17 +148,17 @@ def run_episode(
     task, already = draw_task(rng)
     lay_out(world, task, already, seed, rng)
     episode = Episode(world, task, rng, size)
-    if rng.random() < 0.45:
-        scatter_arm(world, rng)
-    if already or rng.random() < 0.4:  # begun a while ago
+    scattered = rng.random() < (0.75 if policy is None else 0.5) and scatter_arm(world, rng)
+    if already or rng.random() < (0.7 if scattered else 0.4):  # begun a while ago
         episode.inside.extend([already] * (HISTORY + 1))
+    longest = float(rng.uniform(1.5, 5.0)) if scattered or rng.random() < 0.4 else _LONGEST
     episode.begin()
     calm = policy is None and rng.random() < 0.3
     pushed = False
-    while episode.now * STEP < _LONGEST:
+    while episode.now * STEP < longest:
         first = len(episode.kept)
         steps = 160 if calm else int(rng.integers(8, 26) if policy is None else rng.integers(7, 15))
-        end = episode.now + steps
+        end = min(episode.now + steps, round(longest / STEP))
         outcome = _expert_segment(episode, end, pushed, policy is not None)
         episode.label(first, episode.now, goes_on=outcome == "done")
         if outcome != "going":

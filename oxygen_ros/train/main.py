@@ -25,9 +25,11 @@ from oxygen_ros.train.batch import Dataset
 from oxygen_ros.train.check import check, draw_curve
 from oxygen_ros.train.checkpoints import Base, demo_config, export, write_base
 from oxygen_ros.train.collect import collect_shard
+from oxygen_ros.train.eyes import learn_to_see
 from oxygen_ros.train.learn import Losses, Plan, Trainer, learn
 from oxygen_ros.train.policy import load_policy
 from oxygen_ros.train.records import read_shards
+from oxygen_ros.train.views import collect_views
 
 _HELD_OUT: Final = 9000
 """Shards from this number on are for checking, never for training."""
@@ -45,7 +47,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     collect.add_argument("--policy", type=Path, help="checkpoint folder that drives between labels (DAgger)")
     collect.add_argument("--held-out", action="store_true", help="for checking, not for training")
 
-    fit = commands.add_parser("fit", help="train the network")
+    collect.add_argument("--views", action="store_true", help="layouts to look at only, for `see`")
+
+    see = commands.add_parser("see", help="first stage: the vision tower alone learns where blocks are")
+    see.add_argument("--minutes", type=float, default=10.0)
+
+    fit = commands.add_parser("fit", help="train the network, from what `see` left if it was run")
     defaults = Plan()
     fit.add_argument("--steps", type=int, default=defaults.steps)
     fit.add_argument("--batch", type=int, default=defaults.batch)
@@ -78,7 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # states are saved on the way out
     try:
-        commands = {"collect": _collect, "fit": _fit, "export": _export, "check": _check, "adapter": _adapter}
+        commands = {
+            "collect": _collect,
+            "see": _see,
+            "fit": _fit,
+            "export": _export,
+            "check": _check,
+            "adapter": _adapter,
+        }
         commands[options.command](options)
     except KeyboardInterrupt:
         return 130
@@ -92,19 +106,37 @@ def _collect(options: argparse.Namespace) -> None:
     numbers = [int(n) for n in options.shards.split(":")]
     size = demo_config().vision.image_size
     policy = load_policy(options.policy) if options.policy else None
+    folder = options.work / "data"
     prefix = "held" if options.held_out else "dagger" if policy else "demo"
     first = _HELD_OUT if options.held_out else 0
     with tqdm(range(*numbers), unit="shard", disable=None) as bar:
         for number in bar:
-            made = collect_shard(options.work / "data", first + number, options.frames, size, policy, prefix)
+            if options.views:
+                made = collect_views(folder, number, options.frames, size)
+            else:
+                made = collect_shard(folder, first + number, options.frames, size, policy, prefix)
             bar.set_postfix(frames=made)
+
+
+def _see(options: argparse.Namespace) -> None:
+    trainer = _trainer(options)
+    if trainer.step:
+        raise ValueError(f"{trainer.state_file} has been fitted for {trainer.step} steps: seeing comes first")
+    data = Dataset(options.work / "data", trainer.base, match=("view", "demo"))
+    with tqdm(unit="step", mininterval=5.0) as bar:
+
+        def tell(step: int, loss: float) -> None:
+            bar.update()
+            bar.set_postfix_str(f"spot {loss:.3f} frames {len(data)}", refresh=False)
+
+        learn_to_see(trainer, data, seconds=60 * options.minutes, tell=tell)
 
 
 def _base(work: Path) -> Base:
     folder = work / "base"
     if (folder / "norm_stats.json").exists():
         return Base.read(folder)
-    shards = [s for s in read_shards(work / "data") if not s.name.startswith("held")]
+    shards = [s for s in read_shards(work / "data") if s.name.startswith(("demo", "dagger"))]
     if not shards:
         raise ValueError(f"{work / 'data'} holds no shard: run `oxygen_train --work {work} collect` first")
     return write_base(folder, demo_config(), shards)

@@ -10,7 +10,7 @@ import pytest
 
 from oxygen_ros.sim import geometry as g
 from oxygen_ros.sim.expert import act, decide, narrate, plan, remember
-from oxygen_ros.sim.kinematics import forward, tilt
+from oxygen_ros.sim.kinematics import Pose, forward, inverse, tilt
 from oxygen_ros.sim.task import Task
 from oxygen_ros.sim.words import Phase, all_sentences
 from oxygen_ros.sim.world import World, rest_joints
@@ -211,3 +211,30 @@ def test_a_crowded_block_is_left_for_a_free_one(world: World) -> None:
 def _colours(world: World, seed: int) -> list[str]:
     world.reset(seed)
     return [block.colour for block in world.state().blocks]
+
+
+def test_a_little_off_is_sent_a_little_another_way(world: World) -> None:
+    """Over a block no millimetre turns the hand about: imitation needs that."""
+    task = Task("red", 1)
+    world.reset(3)
+    rest = world.state()
+    block = min((b for b in rest.blocks if b.colour == "red"), key=lambda b: abs(b.position[1]))
+    x, y, _ = block.position
+    ways = []
+    for off in np.linspace(0.0, 0.03, 31):
+        for height in (0.035, 0.06, 0.09):
+            world.place_arm(np.append(inverse(Pose(x - off, y, height, block.yaw)), g.OPEN))
+            ways.append(
+                forward(plan(world.state(), task, 1, 0.2)[0])[0] - forward(world.joint_positions())[0]
+            )
+    steps = np.diff(np.array(ways).reshape(31, 3, 3), axis=0)
+    assert np.abs(steps).max() < 0.009  # m, of the 0.05 m a hand makes in that time
+
+
+def test_the_hand_forgives_a_miss_of_a_centimetre(world: World) -> None:
+    """From beside the block's middle, at its height: close, not up and again."""
+    world.reset(3)
+    block = next(b for b in world.state().blocks if b.colour == "red")
+    x, y, z = block.position
+    world.place_arm(np.append(inverse(Pose(x + 0.006, y + 0.006, z + 0.004, block.yaw)), g.OPEN))
+    assert decide(world.state(), Task("red", 1)).phase is Phase.GRASP

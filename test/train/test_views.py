@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views for the eyes: another layout in every frame, arms where they can stand, a tower that learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from oxygen_ros.sim import geometry as g
+from oxygen_ros.sim.world import World
+from oxygen_ros.train.batch import Dataset
+from oxygen_ros.train.eyes import learn_to_see
+from oxygen_ros.train.learn import Plan, Trainer
+from oxygen_ros.train.records import read_shards
+from oxygen_ros.train.views import collect_views, draw_arm
+
+
+def test_every_view_is_another_layout(tmp_path: Path) -> None:
+    assert collect_views(tmp_path, 0, 24, 32) == 24
+    shard = read_shards(tmp_path)[0]
+    assert len(set(shard.records["seed"].tolist())) == 24
+    assert (shard.records["valid"] == 0).all(), "nothing is done in a view"
+    colours = shard.records["blocks"][:, :, 4]
+    assert {0.0, 1.0, 2.0} <= set(colours.flatten().tolist())
+    held = np.abs(shard.records["joints"][:, 6] - g.BLOCK) < 1e-6
+    assert 0 < held.mean() < 0.6
+    assert collect_views(tmp_path, 0, 24, 32) == 0, "a shard that exists is left alone"
+
+
+def test_an_arm_put_down_stands_still(rng: np.random.Generator) -> None:
+    """Open fingers are beside blocks, not in them: nothing is pushed away when time goes on."""
+    world = World(0)
+    try:
+        for seed in range(30):
+            world.reset(seed)
+            arm = draw_arm(world.state(), rng, to_box=False)
+            if arm is None:
+                continue
+            world.place_arm(arm)
+            before = world.state()
+            world.advance(0.2)
+            after = world.state()
+            np.testing.assert_allclose(after.positions, arm, atol=0.02)
+            moved = [
+                np.linalg.norm(np.subtract(a.position, b.position))
+                for a, b in zip(before.blocks, after.blocks, strict=True)
+            ]
+            assert max(moved) < 0.01
+    finally:
+        world.close()
+
+
+def test_the_eyes_learn_alone(small: Any, tmp_path: Path) -> None:
+    """Nothing but the tower changes, in what is trained and in what would be exported."""
+    data = Dataset(small.folder / "data", small.base)
+    trainer = Trainer(small.base, Plan(), tmp_path)
+    before = {k: v.clone() for k, v in trainer.average.items()}
+    losses: list[float] = []
+    learn_to_see(trainer, data, seconds=1.5, batch=16, tell=lambda step, loss: losses.append(loss))
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:3])
+    again = Trainer(small.base, Plan(), tmp_path)
+    assert again.step == 0
+    for name, tensor in again.average.items():
+        assert torch.equal(tensor, before[name]) != name.startswith("vision."), name
