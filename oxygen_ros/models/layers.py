@@ -15,7 +15,7 @@ from torch import nn
 
 # (block index, name of the fused linear, its input, its output) -> output with a text adapter added
 Adapt = Callable[[int, str, torch.Tensor, torch.Tensor], torch.Tensor]
-# Cosines and sines of the tokens' positions, from `Rotary.at`
+# Cosines of the tokens' positions, and their sines with the first half's sign turned, from `Rotary.at`
 Turn = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -25,19 +25,22 @@ class Rotary:
     def __init__(self, head_dim: int, base: float, positions: int, device: torch.device, dtype: torch.dtype):
         exponent = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
         angle = torch.arange(positions, dtype=torch.float32, device=device)[:, None] / (base**exponent)
-        self.cos = angle.cos().to(dtype)
-        self.sin = angle.sin().to(dtype)
+        cos, sin = angle.cos(), angle.sin()
+        self.cos = torch.cat((cos, cos), dim=-1).to(dtype)
+        self.sin = torch.cat((-sin, sin), dim=-1).to(dtype)
 
     def at(self, positions: torch.Tensor | slice) -> Turn:
-        """Cosines and sines [tokens, 1, head_dim / 2] of the given positions."""
+        """Cosines and signed sines [tokens, 1, head_dim] of the given positions."""
         return self.cos[positions].unsqueeze(-2), self.sin[positions].unsqueeze(-2)
 
 
 def rotate(x: torch.Tensor, turn: Turn) -> torch.Tensor:
-    """Rotate [..., tokens, heads, head_dim] by `Rotary.at` of the tokens' positions."""
+    """Rotate [..., tokens, heads, head_dim] by `Rotary.at` of the tokens' positions.
+
+    Three passes over the numbers: the halves are not taken apart and put together again.
+    """
     cos, sin = turn
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
 
 
 class RmsNorm(nn.Module):

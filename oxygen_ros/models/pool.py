@@ -21,16 +21,48 @@ import torch.nn.functional as F
 from oxygen_ros.models.interface import Capacity, Rows
 
 
-def attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Unmasked attention: q [T, heads, d] over keys and values [kv_heads, L, d] -> [T, heads * d].
+def attend(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Attention of q [T, heads, d] over keys and values [kv_heads, L, d] -> [T, heads * d].
+
+    seen: [L] True where every query looks; None: everywhere
 
     The query heads that share a K/V head are folded into the token axis: one read of the keys.
     """
     tokens, heads, dim = q.shape
     kv_heads = keys.shape[0]
-    folded = q.view(tokens, kv_heads, -1, dim).permute(1, 2, 0, 3).reshape(1, kv_heads, -1, dim)
-    out = F.scaled_dot_product_attention(folded, keys.unsqueeze(0), values.unsqueeze(0))
-    return out.view(kv_heads, heads // kv_heads, tokens, dim).permute(2, 0, 1, 3).reshape(tokens, heads * dim)
+    if q.is_cuda:
+        folded = q.view(tokens, kv_heads, -1, dim).transpose(0, 1).flatten(1, 2)
+        mask = None if seen is None else seen.expand(folded.shape[1], -1)
+        out = F.scaled_dot_product_attention(folded[None], keys[None], values[None], attn_mask=mask)[0]
+    else:
+        # The scores of one chunk or one prefix are few; on CPUs two matrix products beat the blocked kernel.
+        folded = (q * dim**-0.5).view(tokens, kv_heads, -1, dim).transpose(0, 1).flatten(1, 2)
+        scores = folded @ keys.mT
+        if seen is not None:
+            scores.masked_fill_(~seen, float("-inf"))
+        # In float32 for every dtype: more exact, and on CPUs twice as fast as a softmax over bfloat16.
+        out = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype) @ values
+    return out.view(kv_heads, tokens, -1, dim).transpose(0, 1).reshape(tokens, heads * dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Frames in neighbouring slots with equally many rows each: one batched product reads them where they are.
+
+    base:    first place of the first frame
+    frames:  how many; `length`: prefix tokens of the longest
+    first, last:  rows of all of them, from .. to one past the end
+    unseen:  [frames, 1, length] True beyond the end of shorter prefixes; None when all are as long
+    """
+
+    base: int
+    frames: int
+    length: int
+    first: int
+    last: int
+    unseen: torch.Tensor | None
 
 
 @dataclass(slots=True)
@@ -38,14 +70,14 @@ class RowView:
     """What the attention of one `extend` needs in every layer, worked out once.
 
     place:   [R] place in the pool that each row's own K/V goes to
-    spans:   (first place, prefix tokens, first row, one past the last row) of each frame; host
+    runs:    frames that one product reads together; empty for attention over the whole pool
     suffix:  [R, longest] places of each row's suffix
     unseen:  [R, longest] True where a row must not look: after itself
     mask:    [R, places] True where a row looks, for attention over the whole pool; else None
     """
 
     place: torch.Tensor
-    spans: list[tuple[int, int, int, int]]
+    runs: list[Run]
     suffix: torch.Tensor
     unseen: torch.Tensor
     mask: torch.Tensor | None
@@ -110,14 +142,34 @@ class KvPool:
         column = self._column[: rows.longest]
         return RowView(
             place=start + rows.write_at[live],
-            spans=[
-                (slot * self.frame_stride, self._lengths[slot], first, last)
-                for slot, first, last in rows.frame_spans
-            ],
+            runs=[] if self.over_pool else self._find_runs(rows),
             suffix=start[:, None] + column,
             unseen=column > rows.write_at[live, None],
             mask=self._mask(rows, start) if self.over_pool else None,
         )
+
+    def _find_runs(self, rows: Rows) -> list[Run]:
+        # With several K/V heads a batched product would copy the keys first: one frame at a time then.
+        may_join = self.keys.shape[1] == 1
+        groups: list[list[tuple[int, int, int]]] = []
+        for slot, first, last in rows.frame_spans:
+            if groups and may_join:
+                before, begin, end = groups[-1][-1]
+                if slot == before + 1 and first == end and last - first == end - begin:
+                    groups[-1].append((slot, first, last))
+                    continue
+            groups.append([(slot, first, last)])
+        return [self._make_run(group) for group in groups]
+
+    def _make_run(self, spans: list[tuple[int, int, int]]) -> Run:
+        lengths = [self._lengths[slot] for slot, _, _ in spans]
+        longest = max(lengths)
+        unseen = None
+        if min(lengths) < longest:
+            ends = torch.tensor(lengths, device=self._place.device)
+            unseen = (self._place[:longest] >= ends[:, None]).unsqueeze(1)
+        first, last = spans[0][1], spans[-1][2]
+        return Run(spans[0][0] * self.frame_stride, len(spans), longest, first, last, unseen)
 
     def _mask(self, rows: Rows, start: torch.Tensor) -> torch.Tensor:
         live = slice(0, rows.count)
@@ -155,16 +207,25 @@ class KvPool:
         kv_heads = keys.shape[0]
         grouped = (q * dim**-0.5).view(count, kv_heads, -1, dim).transpose(0, 1)  # [kv, R, groups, d]
         suffix_scores = grouped @ keys[:, view.suffix].mT  # [kv, R, groups, longest]
-        suffix_scores = suffix_scores.masked_fill(view.unseen[None, :, None], float("-inf"))
+        suffix_scores.masked_fill_(view.unseen[None, :, None], float("-inf"))
         out = torch.empty_like(grouped)
         suffix_weights = torch.empty_like(suffix_scores)
-        for base, length, first, last in view.spans:
-            prefix = slice(base, base + length)
-            shape = (kv_heads, last - first, heads // kv_heads, -1)
-            mine = grouped[:, first:last].flatten(1, 2)
-            scores = (mine @ keys[:, prefix].mT).view(shape)
-            weights = torch.cat((scores, suffix_scores[:, first:last]), dim=-1).softmax(dim=-1)
-            out[:, first:last] = (weights[..., :length].flatten(1, 2) @ values[:, prefix]).view(shape)
-            suffix_weights[:, first:last] = weights[..., length:]
+        for run in view.runs:
+            places = slice(run.base, run.base + run.frames * self.frame_stride)
+            apart = (run.frames, self.frame_stride)
+            prefix_keys = keys[:, places].unflatten(1, apart)[:, :, : run.length]
+            prefix_values = values[:, places].unflatten(1, apart)[:, :, : run.length]
+            mine = grouped[:, run.first : run.last].reshape(kv_heads, run.frames, -1, dim)
+            scores = mine @ prefix_keys.mT  # [kv, frames, rows * groups, length]
+            if run.unseen is not None:
+                scores.masked_fill_(run.unseen, float("-inf"))
+            own = suffix_scores[:, run.first : run.last].reshape(*mine.shape[:3], -1)
+            weights = torch.cat((scores, own), dim=-1).softmax(dim=-1)
+            out[:, run.first : run.last] = (weights[..., : run.length] @ prefix_values).view(
+                kv_heads, run.last - run.first, -1, dim
+            )
+            suffix_weights[:, run.first : run.last] = weights[..., run.length :].view(
+                kv_heads, run.last - run.first, heads // kv_heads, -1
+            )
         out += suffix_weights @ values[:, view.suffix]
         return out.transpose(0, 1).reshape(count, heads * dim)
