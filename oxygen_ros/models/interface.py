@@ -191,6 +191,14 @@ class Model(ABC):
         """Normalised actions [H, D] to robot units [H, A] (rad, m; absolute positions for deltas)."""
 
     @abstractmethod
+    def normalize(self, actions: NDArray[np.float64], observation: Observation) -> torch.Tensor:
+        """`unprocess` undone: robot units [H, A] to normalised float32 [H, D] on the model's device.
+
+        Deltas are taken from `observation`, whichever one the actions were made from: so a guide made of
+        the chunk before is in the frame of the new one. Padding beyond A is zero, as in training.
+        """
+
+    @abstractmethod
     def tokenize(self, text: str) -> list[int]:
         """Token ids of plain text; special tokens are never parsed out of it."""
 

@@ -55,7 +55,8 @@ class Joiner:
             raise ChunkError(
                 f"a trajectory needs positions; this chunk holds {chunk.representation!r} values"
             )
-        start = self._limits.clip_positions(chunk.joint_names, self._find_reference(now_ns, observed))
+        reference = self._find_reference(now_ns, chunk.stamp_ns, observed)
+        start = self._limits.clip_positions(chunk.joint_names, reference)
         limited = self._limits.apply(chunk, start, now_ns)
         offsets, positions = limited.chunk.trajectory(now_ns)
         self.slowed += bool(limited.clamped)
@@ -63,11 +64,20 @@ class Joiner:
         self._points = np.vstack([start, positions])
         return offsets, positions
 
-    def _find_reference(self, now_ns: int, observed: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Where the last trajectory has the joints now; the observed ones when it is over or none."""
+    def _find_reference(
+        self, now_ns: int, seen_ns: int, observed: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Where the last trajectory has the joints now.
+
+        The observed ones when there is none, or when it was over before they were seen: the arm may have
+        been moved since. One that ended between observation and now has the joints at its end.
+        """
         times = self._times
-        if times is None or not times[0] <= now_ns <= times[-1]:
+        if times is None or now_ns < times[0] or times[-1] < seen_ns:
             return observed
+        if times[-1] < now_ns:
+            end: NDArray[np.float64] = self._points[-1]
+            return end
         after = min(int(np.searchsorted(times, now_ns, side="right")), len(times) - 1)
         part = (now_ns - int(times[after - 1])) / int(times[after] - times[after - 1])
         before, to = self._points[after - 1], self._points[after]

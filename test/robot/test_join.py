@@ -76,6 +76,16 @@ def test_a_trajectory_that_is_over_says_nothing_of_the_present() -> None:
     assert points == pytest.approx(np.full((8, 2), -1.0))
 
 
+def test_a_trajectory_that_ended_while_the_chunk_was_made_has_the_arm_at_its_end() -> None:
+    """The arm was seen on its way at 0.1 of 1.4 rad; it has arrived since, and the way goes on from there."""
+    joiner = make_joiner()
+    joiner.join(make_chunk(SECOND, ramp(0.0, SPEED, 7)), np.zeros(2), SECOND)  # over at 1.7 s
+    stamp = SECOND + 500_000_000
+    _, points = joiner.join(make_chunk(stamp, ramp(1.4, 0.0)), np.full(2, 0.1), stamp + 400_000_000)
+    assert points == pytest.approx(np.full((4, 2), 1.4))
+    assert joiner.slowed == 0
+
+
 def test_a_little_outside_the_limits_is_no_reason_to_refuse() -> None:
     """Noise of an encoder at its end stop, with a millisecond left of the first step."""
     _, points = make_joiner().join(make_chunk(SECOND, ramp(1.5, 0.0)), np.full(2, 1.51), SECOND + 99_000_000)
@@ -104,8 +114,11 @@ def test_the_controllers_reference_never_moves_faster_than_permitted(
     at publication to the first point and on, no part of the way is faster than the limit."""
     joiner, now = make_joiner(), SECOND
     reference: NDArray[np.float64] | None = None
+    ended_at = 0
     for late, start, slope, gap_ms in ticks:
         stamp = now - int(late * SECOND)
+        if ended_at < stamp:
+            reference = None  # it was over when the joints were seen: they stand where they were seen
         values = np.clip(ramp(start, slope), -1.5, 1.5)
         offsets, points = joiner.join(make_chunk(stamp, values), np.full(2, start), now)
         times = np.concatenate([[now], offsets + stamp])
@@ -114,7 +127,5 @@ def test_the_controllers_reference_never_moves_faster_than_permitted(
         assert speeds.max() <= SPEED + 1e-6
         assert np.abs(points).max() <= 1.5
         now += gap_ms * 1_000_000
-        if now > times[-1]:
-            reference = None
-        else:
-            reference = np.array([np.interp(now, times, way[:, joint]) for joint in range(2)])
+        ended_at = int(times[-1])
+        reference = np.array([np.interp(now, times, way[:, joint]) for joint in range(2)])

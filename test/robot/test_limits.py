@@ -172,3 +172,73 @@ def test_the_result_never_exceeds_the_limits(
         np.testing.assert_allclose(values[first:], chunk.values[first:], rtol=0, atol=tight)
         refused = Limits(limits, "refuse").apply(chunk, here, current_ns)
         np.testing.assert_array_equal(refused.chunk.values, values)
+
+
+def test_a_step_limit_holds_whatever_the_time() -> None:
+    """0.05 rad an action, though the speed would allow 0.2; also of the first one left of a late chunk."""
+    limits = {"a": JointLimit(-1.0, 1.0, 2.0, 0.05), "b": ARM["b"]}
+    chunk = make([[0.5, 0.0], [0.5, 0.0], [0.02, 0.0]])
+    limited = Limits(limits, "clamp").apply(chunk, np.zeros(2))
+    np.testing.assert_allclose(limited.chunk.values[:, 0], [0.05, 0.1, 0.05])
+    assert limited.clamped == {"a.step": 3}
+    # With 0.01 s left of the first step the speed is the closer limit, then the step again.
+    late = Limits(limits, "clamp").apply(chunk, np.zeros(2), chunk.stamp_ns + 90_000_000)
+    np.testing.assert_allclose(late.chunk.values[:, 0], [0.02, 0.07, 0.02])
+    assert late.clamped == {"a.velocity": 1, "a.step": 1}
+    with pytest.raises(
+        LimitViolation, match=r"'a', step 0 .* change 0\.5 \(.* after 0\), beyond 0\.05 a step"
+    ):
+        Limits(limits, "refuse").apply(chunk, np.zeros(2))
+    fast = Limits(limits, "clamp").apply(make([[1.0, 0.0]], "velocity"), np.zeros(2))
+    assert fast.chunk.values[0, 0] == pytest.approx(0.5)
+    assert fast.clamped == {"a.step": 1}
+    with pytest.raises(ValueError, match="step limit is 0"):
+        JointLimit(-1, 1, 1, 0)
+
+
+def walk(chunk: Chunk, here: np.ndarray, limits: dict) -> tuple[np.ndarray, dict]:
+    """The rule said plainly, one joint and one step after the other."""
+    values, counts = chunk.values.copy(), {}
+    for column, name in enumerate(chunk.joint_names):
+        limit, before = limits[name], float(here[column])
+        reach = min(limit.velocity * chunk.step, limit.step)
+        kind = "step" if limit.step < limit.velocity * chunk.step else "velocity"
+        for step in range(chunk.horizon):
+            asked = float(chunk.values[step, column])
+            if chunk.representation == "velocity":
+                asked = before + asked * chunk.step
+            inside = min(max(asked, limit.lower), limit.upper)
+            allowed = min(max(inside, before - reach), before + reach)
+            allowed = min(max(allowed, limit.lower), limit.upper)
+            for what, changed in (("position", asked - inside), (kind, inside - allowed)):
+                if abs(changed) > 1e-9:
+                    counts[f"{name}.{what}"] = counts.get(f"{name}.{what}", 0) + 1
+            values[step, column] = (
+                allowed if chunk.representation == "position" else (allowed - before) / chunk.step
+            )
+            before = allowed
+    return values, counts
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    horizon=st.integers(1, 20),
+    scale=st.sampled_from([0.01, 0.1, 1.0]),
+    representation=st.sampled_from(["position", "velocity"]),
+)
+def test_whole_rows_at_once_give_what_one_after_the_other_does(
+    seed: int, horizon: int, scale: float, representation: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    limits = {
+        "a": JointLimit(-1.0, 1.0, 2.0),
+        "b": JointLimit(-0.5, 0.7, math.inf, 0.1),
+        "c": JointLimit(-math.inf, math.inf, 0.5, 0.03),
+    }
+    values = np.cumsum(rng.normal(0.0, scale, (horizon, 3)), axis=0)
+    chunk = Chunk(1, 0.1, ("a", "b", "c"), values, representation)
+    here = rng.uniform(-0.4, 0.4, 3)
+    limited = Limits(limits, "clamp").apply(chunk, here)
+    expected, counts = walk(chunk, here, limits)
+    np.testing.assert_allclose(limited.chunk.values, expected, atol=1e-7)
+    assert limited.clamped == counts

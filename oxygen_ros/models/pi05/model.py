@@ -128,6 +128,12 @@ class Pi05(Model):
     def unprocess(self, actions: torch.Tensor, observation: Observation) -> NDArray[np.float64]:
         return self._need_processor().unprocess(actions.cpu().numpy(), observation)
 
+    def normalize(self, actions: NDArray[np.float64], observation: Observation) -> torch.Tensor:
+        known = torch.from_numpy(self._need_processor().normalize(actions, observation))
+        padded = torch.zeros(self.config.horizon, self.config.action_dim)
+        padded[:, : known.shape[1]] = known
+        return padded.to(self.device)
+
     def tokenize(self, text: str) -> list[int]:
         return self._need_processor().tokenize(text)
 

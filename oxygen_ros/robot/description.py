@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joint limits out of a robot description (URDF), and together with those a person set.
+
+Here lives reading the text and nothing else: who publishes it, and what is done without it, is the node's.
+The format is that of https://wiki.ros.org/urdf/XML/joint; only `<limit>` and `<mimic>` are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, isnan
+from xml.etree import ElementTree
+
+from oxygen_ros.robot.limits import JointLimit
+
+MOST_CHARS = 20_000_000
+# Joints that have one position; the others (fixed, floating, planar) no joint state tells of.
+KINDS = ("revolute", "continuous", "prismatic")
+
+
+class DescriptionError(ValueError):
+    """A robot description, or a joint of it, that cannot be used; names what and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a description says of one joint.
+
+    kind:      "revolute" | "continuous" | "prismatic"
+    lower, upper, velocity:  [rad or m, and their rate]; infinite where the description sets none
+    problem:   why its limits cannot be used as they are, "" when they can. It matters only for a joint that
+               is commanded and whose limits nobody set otherwise
+    """
+
+    kind: str
+    lower: float = -inf
+    upper: float = inf
+    velocity: float = inf
+    problem: str = ""
+
+    @property
+    def turns_freely(self) -> bool:
+        """No position limits, and none missing."""
+        return self.kind == "continuous"
+
+
+def read_description(text: str) -> dict[str, Described]:
+    """Joint name -> what the URDF says of its limits.
+
+    A joint that others mimic is limited so far that they stay within their own limits too.
+
+    Raises DescriptionError for what is no URDF. A document type declaration is refused before it is read: no
+    URDF needs one, and with one come entities, which can name files or grow without bound.
+    """
+    if len(text) > MOST_CHARS:
+        raise DescriptionError(
+            f"the robot description has {len(text)} characters, at most {MOST_CHARS} are read"
+        )
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        raise DescriptionError("the robot description declares a document type or entities; a URDF has none")
+    try:
+        root = ElementTree.fromstring(text)
+    except (ElementTree.ParseError, ValueError) as error:
+        raise DescriptionError(f"the robot description is no XML: {error}") from error
+    if root.tag != "robot":
+        raise DescriptionError(
+            f"the robot description's outermost element is <{root.tag}>; a URDF's is <robot>"
+        )
+    # Direct children only: <transmission> and <ros2_control> have <joint> elements of another meaning.
+    elements = {joint.get("name", ""): joint for joint in root.findall("joint") if joint.get("type") in KINDS}
+    found = {name: _read_joint(name, element) for name, element in elements.items()}
+    for name, element in elements.items():
+        mimic = element.find("mimic")
+        leader = "" if mimic is None else mimic.get("joint", "")
+        if mimic is not None and leader in found:
+            found[leader] = _narrow(leader, found[leader], name, found[name], mimic)
+    return found
+
+
+def merge_limit(joint: str, given: Mapping[str, float], described: Described | None) -> JointLimit:
+    """One joint's limits: each bound that was set, else the description's, else none.
+
+    given: "lower", "upper", "velocity", "step", those that were set
+
+    Raises DescriptionError when the description's share of it cannot be used, ValueError (of JointLimit)
+    when the bounds contradict each other.
+    """
+    from_text = described or Described("")
+    needed = {"lower", "upper", "velocity"} - set(given)
+    if from_text.problem and needed:
+        raise DescriptionError(
+            f"robot_description: {from_text.problem}; correct it, or set {_list_parameters(joint, needed)}"
+        )
+    return JointLimit(
+        given.get("lower", from_text.lower),
+        given.get("upper", from_text.upper),
+        given.get("velocity", from_text.velocity),
+        given.get("step", inf),
+    )
+
+
+def _list_parameters(joint: str, bounds: set[str]) -> str:
+    return ", ".join(f"limits.{joint}.{bound}" for bound in sorted(bounds))
+
+
+def _read_joint(name: str, element: ElementTree.Element) -> Described:
+    kind = element.get("type", "")
+    limit = element.find("limit")
+    if limit is None:
+        missing = "" if kind == "continuous" else f"joint {name!r} is {kind} and has no <limit>"
+        return Described(kind, problem=missing)
+    if kind != "continuous" and limit.get("lower") is None and limit.get("upper") is None:
+        # By the specification both are 0 then, a joint that cannot move: hardly ever what was meant.
+        return Described(kind, problem=f"joint {name!r}: <limit> has neither lower nor upper")
+    bounds: dict[str, float] = {}
+    for bound, default in (("lower", 0.0), ("upper", 0.0), ("velocity", inf)):
+        words = limit.get(bound)
+        try:
+            bounds[bound] = default if words is None else float(words)
+        except ValueError:
+            return Described(kind, problem=f"joint {name!r}: {bound} is {words!r}, not a number")
+    # What turns freely has no position limits, whatever its <limit> says of them.
+    lower, upper = (-inf, inf) if kind == "continuous" else (bounds["lower"], bounds["upper"])
+    problem = ""
+    if isnan(lower) or isnan(upper) or lower > upper:
+        problem = f"joint {name!r}: lower is {lower:g}, upper is {upper:g}"
+    elif not bounds["velocity"] > 0:
+        problem = f"joint {name!r}: velocity is {bounds['velocity']:g}; it must be positive"
+    return Described(kind, lower, upper, bounds["velocity"], problem)
+
+
+def _narrow(
+    name: str, leader: Described, follower_name: str, follower: Described, mimic: ElementTree.Element
+) -> Described:
+    """The leader's limits, narrowed so that follower = multiplier * leader + offset stays within its own."""
+    try:
+        factor, offset = float(mimic.get("multiplier", "1")), float(mimic.get("offset", "0"))
+    except ValueError:
+        return _blame(
+            leader, f"joint {follower_name!r}: its <mimic> has a multiplier or offset that is no number"
+        )
+    if leader.problem or follower.problem or factor == 0:
+        return leader
+    ends = sorted(((follower.lower - offset) / factor, (follower.upper - offset) / factor))
+    lower, upper = max(leader.lower, ends[0]), min(leader.upper, ends[1])
+    if not lower <= upper:
+        return _blame(
+            leader,
+            f"joint {name!r}: no position leaves {follower_name!r}, which mimics it, within its limits",
+        )
+    return Described(leader.kind, lower, upper, min(leader.velocity, follower.velocity / abs(factor)))
+
+
+def _blame(described: Described, problem: str) -> Described:
+    return Described(described.kind, described.lower, described.upper, described.velocity, problem)
