@@ -199,7 +199,7 @@ class Worker:
         self._failures = 0
         self._watch.note(report, self._ticker, self._pace)
         for problem in report.problems:
-            self._watch.complain(problem)
+            self._watch.complain(f"{problem}; ask it shorter, or raise question_max_chars")
         if report.refusal:
             self._watch.refuse(report.refusal)
         if self._settings["debug"] and self._ticker.session.is_idle:
