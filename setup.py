@@ -30,7 +30,11 @@ extras["all"] = sorted(set().union(*extras.values()))
 extras["test"] = ["hypothesis>=6.100", "pytest>=7.4"]
 
 # Commands that need no ROS: (name, module). A module that is not there yet makes no command.
-commands = (("oxygen_train", "oxygen_ros.train.main"), ("oxygen_eval", "oxygen_ros.train.evaluate"))
+commands = (
+    ("oxygen_train", "oxygen_ros.train.main"),
+    ("oxygen_eval", "oxygen_ros.train.evaluate"),
+    ("oxygen_bench", "oxygen_ros.bench.main"),
+)
 scripts = [
     f"{name}={module}:main"
     for name, module in commands

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`oxygen_bench`: measure, show, write. Ctrl-C and SIGTERM keep and write what there is.
+
+Here lives the order of a run and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from oxygen_ros.bench.baseline import measure_baseline
+from oxygen_ros.bench.bursts import BUDGETS, BurstRun, find_period, run_bursts
+from oxygen_ros.bench.cell import Beat, Cell
+from oxygen_ros.bench.device import describe
+from oxygen_ros.bench.draw import draw, draw_bursts
+from oxygen_ros.bench.options import Options, parse
+from oxygen_ros.bench.predict import Costs, choices, recommend
+from oxygen_ros.bench.record import Record
+from oxygen_ros.bench.report import show
+from oxygen_ros.bench.setup import Shared
+
+
+class Stopped(BaseException):
+    """A signal asked the run to end; carries the exit code that says which."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def stop_on_signals() -> None:
+    """SIGINT and SIGTERM raise Stopped, wherever the run is."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped(128 + number)
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+
+
+def let_signals_pass() -> None:
+    """What is left to do is short and must be whole: the results are written."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def measure(options: Options, record: Record, shared: Shared, beat: Beat) -> None:
+    """All cells; the record holds what is complete, and of a stopped cell its complete rounds."""
+    costs: dict[str, Costs] = {}
+    if options.components or options.tick is not None:
+        for dtype in options.setup.dtypes:
+            beat(f"components alone in {dtype}")
+            entry, costs[dtype] = measure_baseline(shared, dtype, repeats=options.repeats)
+            record.document["components"].append(entry)
+            record.write(options.json)
+    if options.tick is not None:
+        record.document["recommended_k"] = _recommend(options, costs)
+    plain = [Cell(shared, n, k) for n, k in options.setup.cells]
+    drafted = [Cell(shared, n, k, draft=options.setup.draft) for n, k in options.setup.cells]
+    for cell in plain + (drafted if options.setup.draft else []):
+        try:
+            cell.run(beat)
+        finally:
+            record.add(cell)
+            record.write(options.json)
+            cell.tracks.clear()  # the next cell's pools take this one's place
+            cell.samples.clear()
+
+
+def measure_bursts(options: Options, record: Record, shared: Shared, beat: Beat) -> None:
+    """Both patterns of arrivals, or the one that was asked for, under both kinds of budget."""
+    setup = options.setup
+    beat("what acting takes")
+    period = options.period or find_period(shared, setup.dtypes[0])
+    for arrivals in ("bursts", "poisson") if setup.arrivals == "one" else (setup.arrivals,):
+        for budget in BUDGETS:
+            run = BurstRun(arrivals, budget, period)
+            try:
+                run_bursts(shared, arrivals, budget, period, options.margin, run, beat)
+            finally:
+                record.add_bursts(run)
+                record.write(options.json)
+
+
+def _recommend(options: Options, costs: dict[str, Costs]) -> list[dict[str, object]]:
+    setup, tick = options.setup, options.tick
+    assert tick is not None
+    found: list[dict[str, object]] = []
+    for dtype, own in costs.items():
+        for n in setup.n:
+            possible = choices(n, setup.requests, setup.suffix_tokens, own)
+            choice = recommend(possible, tick)
+            if choice is not None:
+                words = (
+                    f"{dtype}, N {n}: k = {choice.k} for a tick of {tick * 1e3:.0f} ms (predicted "
+                    f"{choice.tick * 1e3:.0f} ms); a text takes {choice.text_ticks} ticks"
+                )
+            elif possible:
+                fastest = min(possible, key=lambda c: c.tick)
+                words = (
+                    f"{dtype}, N {n}: no k fits a tick of {tick * 1e3:.0f} ms; the shortest is "
+                    f"{fastest.tick * 1e3:.0f} ms with k = {fastest.k}"
+                )
+            else:
+                words = f"{dtype}, N {n}: {setup.requests} texts a tick never fit into the rows of one step"
+            found.append(
+                {
+                    "dtype": dtype,
+                    "n": n,
+                    "tick_ms": tick * 1e3,
+                    "k": choice.k if choice else None,
+                    "predicted_ms": choice.tick * 1e3 if choice else None,
+                    "words": words,
+                }
+            )
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    torch.set_num_threads(options.threads)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 120  # a file has no width; these tables need this much
+    stop_on_signals()
+    command = shlex.join(["oxygen_bench", *(sys.argv[1:] if arguments is None else arguments)])
+    code = 0
+    record: Record | None = None
+    try:
+        with Progress(
+            SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(),
+            console=Console(stderr=True), transient=True,
+        ) as progress:  # fmt: skip
+            bar = progress.add_task(f"drawing the weights of {options.setup.preset}")
+            shared = Shared.make(options.setup)
+            record = Record(options.setup, describe(shared.device), shared.energy.source, command)
+            work = measure_bursts if options.deadline else measure
+            work(options, record, shared, lambda words: progress.update(bar, description=words))
+        record.document["complete"] = True
+    except Stopped as stopped:
+        code = stopped.code
+    except ValueError as error:
+        print(f"oxygen_bench: {error}", file=sys.stderr)
+        return 2
+    let_signals_pass()
+    if record is not None:
+        record.write(options.json)
+        show(console, record.document)
+        if options.png and record.document["runs"]:
+            draw(record.document, options.png)
+        if options.png and record.bursts:
+            draw_bursts(record.bursts, options.png, f"{options.setup.preset}, {record.document['device']}")
+        if record.document["outputs_equal"] is False or not all(
+            run["counts_as_expected"] for run in record.document["runs"]
+        ):
+            return code or 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

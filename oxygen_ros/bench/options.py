@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of `oxygen_bench`: what may be asked for, and what is said when it may not.
+
+Here lives parsing only. The settings' own rules are `setup`'s.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from oxygen_ros.bench.record import check_writable
+from oxygen_ros.bench.robots import ROBOTS
+from oxygen_ros.bench.setup import Setup
+from oxygen_ros.bench.workload import ARRIVALS
+from oxygen_ros.engine.engine import MODES
+from oxygen_ros.models import ModelError
+from oxygen_ros.models.loading import DTYPES
+from oxygen_ros.models.pi05.config import PRESETS
+
+SWEEP_N = (5, 10, 20, 30)
+SWEEP_K = (1, 2, 5, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A run and what is made of it.
+
+    tick:        the user's tick time [s] for which a k is recommended, or None
+    components:  measure the table of components at every row bucket
+    """
+
+    setup: Setup
+    tick: float | None
+    components: bool
+    repeats: int
+    threads: int
+    json: Path | None
+    png: Path | None
+    deadline: bool
+    period: float | None
+    margin: float
+
+
+def parse(arguments: Sequence[str] | None) -> Options:
+    """Options of a command line; a mistake ends the program with a line that says what is allowed."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    sweep = given.sweep
+    try:
+        setup = Setup(
+            preset=given.preset,
+            robot=given.robot,
+            modes=_names(given.mode),
+            dtypes=_names(given.dtype),
+            device=given.device,
+            n=_numbers("n", given.n) if given.n else (SWEEP_N if sweep else (30,)),
+            k=_numbers("k", given.k) if given.k else (SWEEP_K if sweep else (5,)),
+            requests=given.requests,
+            denoise_steps=given.denoise_steps,
+            horizon=given.horizon,
+            prompt_tokens=given.prompt_tokens,
+            suffix_tokens=given.suffix_tokens,
+            arrivals=given.arrivals,
+            burst_every=given.burst_every,
+            ticks=given.ticks or (5000 if given.deadline else 20),
+            draft=given.speculate,
+            seed=given.seed,
+        )
+        for what, value in (("tick-ms", given.tick_ms), ("period-ms", given.period_ms)):
+            if value is not None and value <= 0:
+                raise ValueError(f"{what} must be above 0, got {value}")
+        if given.ticks is not None and given.ticks < 1:
+            raise ValueError(f"ticks must be 1 or more, got {given.ticks}")
+        if given.threads < 1 or given.repeats < 1 or given.margin_ms < 0:
+            raise ValueError("threads and repeats must be 1 or more, margin-ms not negative")
+        if not setup.cells:
+            raise ValueError(f"no k in {list(setup.k)} is as small as any N in {list(setup.n)}")
+        for file in (given.json, given.png):
+            if file is not None:
+                check_writable(file)
+    except (ValueError, ModelError) as error:
+        parser.error(str(error))
+    return Options(
+        setup=setup,
+        tick=given.tick_ms / 1e3 if given.tick_ms else None,
+        components=not given.no_components,
+        repeats=given.repeats,
+        threads=given.threads,
+        json=given.json,
+        png=given.png,
+        deadline=given.deadline,
+        period=given.period_ms / 1e3 if given.period_ms else None,
+        margin=given.margin_ms / 1e3,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="oxygen_bench",
+        description="Isolated execution against shared prefixes and batched text, tick by tick in turn.",
+    )
+    add = parser.add_argument
+    add("--preset", default="demo", help=f"sizes of the network, random weights: {', '.join(PRESETS)}")
+    add("--robot", default="libero", help=f"cameras and joints: {', '.join(ROBOTS)}")
+    add("--mode", default=",".join(MODES), help="comma-separated; isolated, the baseline, always runs")
+    add("--dtype", default="float32", help=f"{', '.join(DTYPES)}, or both with a comma: measured in turn")
+    add("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
+    add("--threads", type=int, default=1, help="of a CPU; as many as are free, never more")
+    add("--n", help="tokens of a text, comma-separated (30)")
+    add("--k", help="decode steps a tick, comma-separated (5); 0: text is asked for and never advances")
+    add("--sweep", action="store_true", help=f"N {SWEEP_N} by k {SWEEP_K}, where --n or --k say nothing else")
+    add("--requests", type=int, default=1, help="texts asked for per tick, on average")
+    add("--arrivals", default="one", help=f"of requests: {', '.join(ARRIVALS)} (random: their lengths)")
+    add("--burst-every", type=int, default=10, help="ticks from burst to burst")
+    add("--ticks", type=int, help="measured ticks of each mode (20; with --deadline 5000)")
+    add("--denoise-steps", type=int, help="S (the preset's)")
+    add("--horizon", type=int, help="H, actions in a chunk (the preset's)")
+    add("--prompt-tokens", type=int, default=40, help="of the prefix, state included")
+    add("--suffix-tokens", type=int, default=2, help="of a text's own prompt")
+    add(
+        "--speculate",
+        type=int,
+        default=0,
+        metavar="D",
+        help="also measure drafts of up to D tokens, on their own",
+    )
+    add("--tick-ms", type=float, help="your tick time: the largest k that fits is recommended")
+    add("--no-components", action="store_true", help="leave out the table of components at every row count")
+    add("--repeats", type=int, default=3, help="of each entry in that table")
+    add("--seed", type=int, default=0)
+    add("--json", type=Path, help="write all figures here, after every cell")
+    add("--png", type=Path, help="draw the trade-off and one tick's phases here")
+    add(
+        "--deadline",
+        action="store_true",
+        help="instead: late ticks under bursts and Poisson arrivals, in real time",
+    )
+    add("--period-ms", type=float, help="with --deadline: of ticks (default: twice what acting takes here)")
+    add("--margin-ms", type=float, default=5.0, help="with --deadline: kept free before the next tick")
+    return parser
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _numbers(what: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(dict.fromkeys(int(number) for number in text.split(",")))
+    except ValueError:
+        raise ValueError(f'{what} must be whole numbers with commas between, got "{text}"') from None

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a tick costs by its components alone, the ratio that follows, and the k for a tick time.
+
+    tick = prefills · P + D + Σ over its decode steps of E(rows)
+
+P, D and E are times of one prefill, one denoise loop and one decode step, each measured alone. What a
+measured tick takes beyond this is the scheduling's own cost. Here lives no clock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from oxygen_ros.bench.workload import Shape, TickPlan, fill_ticks, make_plan
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of the components; decode steps by (rows, frames)."""
+
+    prefill: float
+    denoise: float
+    decode: Mapping[Shape, float]
+
+    def step(self, shape: Shape) -> float:
+        """Seconds of a decode step: as measured, else between the nearest measured row counts."""
+        if shape in self.decode:
+            return self.decode[shape]
+        rows, seconds = zip(*sorted((rows, cost) for (rows, _), cost in self.decode.items()), strict=True)
+        return interpolate(shape[0], rows, seconds)
+
+
+def interpolate(at: float, places: tuple[int, ...], values: tuple[float, ...]) -> float:
+    """Linear between ascending places; beyond the last in proportion, below the first the first."""
+    after = bisect_left(places, at)
+    if after == 0:
+        return values[0]
+    if after == len(places):
+        return values[-1] * at / places[-1]
+    low, high = places[after - 1], places[after]
+    return values[after - 1] + (values[after] - values[after - 1]) * (at - low) / (high - low)
+
+
+def predict_tick(plan: TickPlan, costs: Costs) -> float:
+    """Seconds of one tick from its components."""
+    return plan.prefills * costs.prefill + costs.denoise + sum(costs.step(shape) for shape in plan.steps)
+
+
+def predict_ratio(
+    isolated: Iterable[TickPlan], isolated_costs: Costs, ticks: Iterable[TickPlan], costs: Costs
+) -> float:
+    """How many times longer the isolated ticks take, by components."""
+    return sum(predict_tick(plan, isolated_costs) for plan in isolated) / sum(
+        predict_tick(plan, costs) for plan in ticks
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A possible k: the tick it is predicted to take [s], and the ticks from a request to its text."""
+
+    k: int
+    tick: float
+    text_ticks: int
+
+
+def choices(n: int, requests: int, suffix: int, costs: Costs) -> list[Choice]:
+    """Every k from 1 to N that fits into the rows of a step, with its predicted steady tick."""
+    found = []
+    for k in range(1, n + 1):
+        life = fill_ticks(n, k)
+        try:
+            plan = make_plan("oxygen", [[n] * requests] * (life + 1), k, suffix)
+        except ValueError:
+            continue  # more in flight than one step has rows for: a larger k is needed
+        found.append(Choice(k, predict_tick(plan.ticks[-1], costs), life))
+    return found
+
+
+def recommend(possible: Iterable[Choice], tick: float) -> Choice | None:
+    """The largest k whose tick fits: texts end soonest, and fewest are in flight. None when none fits."""
+    return max((choice for choice in possible if choice.tick <= tick), key=lambda c: c.k, default=None)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON of a run, written whole after every cell: a stopped run keeps what it had.
+
+Here lives the document and its file; the figures are `results` and `baseline`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from oxygen_ros.bench.bursts import BurstRun
+from oxygen_ros.bench.cell import Cell
+from oxygen_ros.bench.results import (
+    action_only_of,
+    better_dtype_of,
+    check_outputs,
+    runs_of,
+    speculation_of,
+)
+from oxygen_ros.bench.setup import Setup
+
+
+class Record:
+    """What was measured so far."""
+
+    def __init__(self, setup: Setup, device: str, energy: str, command: str) -> None:
+        self.document: dict[str, Any] = {
+            "device": device,
+            "preset": setup.preset,
+            "dtype": ",".join(setup.dtypes),
+            "runs": [],
+            "complete": False,
+            "command": command,
+            "energy": energy,
+            "setup": asdict(setup),
+            "components": [],
+            "action_only": [],
+            "checks": [],
+            "outputs_equal": None,
+            "better_dtype": [],
+            "speculation": [],
+            "recommended_k": [],
+            "deadline": [],
+        }
+        self.bursts: list[BurstRun] = []
+        self.timelines: dict[str, list[tuple[str, float, float]]] = {}
+
+    def add(self, cell: Cell) -> None:
+        """Take a cell in, whole or as far as it came."""
+        document = self.document
+        if cell.draft:
+            document["speculation"] += speculation_of(cell)
+        else:
+            document["runs"] += runs_of(cell)
+            document["action_only"] += action_only_of(cell)
+            document["better_dtype"] += better_dtype_of(cell)
+        if cell.rounds:
+            document["checks"] += check_outputs(cell)
+            document["outputs_equal"] = all(check["equal"] for check in document["checks"])
+        if not self.timelines and cell.complete:
+            first = cell.tracks[0].name.dtype
+            self.timelines = {
+                track.name.mode: track.timeline
+                for track in cell.tracks
+                if track.name.mode and track.name.dtype == first and track.name.draft == 0
+            }
+            document["timeline"] = {
+                "n": cell.n,
+                "k": cell.k,
+                "dtype": first,
+                "calls": {
+                    mode: [[name, start * 1e3, end * 1e3] for name, start, end in calls]
+                    for mode, calls in self.timelines.items()
+                },
+            }
+
+    def add_bursts(self, run: BurstRun) -> None:
+        """Take a real-time run in, whole or as far as it came."""
+        if figures := run.figures():
+            self.bursts.append(run)
+            self.document["deadline"].append(figures)
+
+    def write(self, file: Path | None) -> None:
+        if file is not None:
+            write_json(file, self.document)
+
+
+def write_json(file: Path, document: dict[str, Any]) -> None:
+    """Write a whole file or leave the old one: nobody ever reads half of it."""
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            json.dump(document, stream, indent=1)
+            stream.write("\n")
+        Path(name).chmod(0o644)
+        os.replace(name, file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def check_writable(file: Path) -> None:
+    """Raise ValueError now rather than after an hour of measuring."""
+    folder = file.parent
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder: name a file in it")
+    if not folder.is_dir():
+        raise ValueError(f"{file} cannot be written: folder {folder} does not exist")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{file} cannot be written: {error.strerror}; name a file in a folder you may write to"
+        ) from None

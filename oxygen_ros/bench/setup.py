@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is to be measured, checked once, and what all cells of a run share: networks, scene, meters.
+
+Here lives no measurement. The command line is `options`; a cell is one N and k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from oxygen_ros.bench.device import Memory
+from oxygen_ros.bench.energy import Energy, find_energy
+from oxygen_ros.bench.robots import ROBOTS, Robot, Scene, make_config, make_model
+from oxygen_ros.bench.workload import ARRIVALS
+from oxygen_ros.engine.engine import MODES
+from oxygen_ros.models.loading import DTYPES, check_device
+from oxygen_ros.models.pi05.config import PRESETS
+from oxygen_ros.models.pi05.model import Pi05
+from oxygen_ros.models.pi05.network import Network, random_network
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The settings of one run; see `oxygen_bench --help`.
+
+    n, k:        token limits and decode steps a tick to measure; every pair is a cell
+    requests:    texts asked for per tick, on average
+    draft:       tokens of a speculated draft; 0: no speculation is measured
+    """
+
+    preset: str = "demo"
+    robot: str = "libero"
+    modes: tuple[str, ...] = tuple(MODES)
+    dtypes: tuple[str, ...] = ("float32",)
+    device: str = "cpu"
+    n: tuple[int, ...] = (30,)
+    k: tuple[int, ...] = (5,)
+    requests: int = 1
+    denoise_steps: int | None = None
+    horizon: int | None = None
+    prompt_tokens: int = 40
+    suffix_tokens: int = 2
+    arrivals: str = "one"
+    burst_every: int = 10
+    ticks: int = 20
+    draft: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the setting, its value and what is allowed; ModelError for the device."""
+        for what, given, known in (
+            ("preset", (self.preset,), PRESETS),
+            ("robot", (self.robot,), ROBOTS),
+            ("mode", self.modes, MODES),
+            ("dtype", self.dtypes, DTYPES),
+            ("arrivals", (self.arrivals,), ARRIVALS),
+        ):
+            if not given:
+                raise ValueError(f"{what}: name one or more of {', '.join(known)}")
+            for name in given:
+                if name not in known:
+                    raise ValueError(f'{what} "{name}" is not one of {", ".join(known)}')
+        least = {"n": 1, "k": 0, "requests": 1, "suffix_tokens": 1, "burst_every": 1, "ticks": 1, "draft": 0}
+        least |= {"denoise_steps": 1, "horizon": 1}
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if number is not None and number < smallest:
+                    raise ValueError(f"{name} must be {smallest} or more, got {number}")
+        check_device(self.device)
+
+    @property
+    def cells(self) -> list[tuple[int, int]]:
+        """Every N with every k that is not larger: beyond N, more steps do nothing."""
+        return [(n, k) for n in self.n for k in self.k if k <= n]
+
+
+@dataclass(slots=True)
+class Shared:
+    """What a run makes once: weights by dtype, observations, meters."""
+
+    setup: Setup
+    robot: Robot
+    device: torch.device
+    scene: Scene
+    still_scene: Scene
+    memory: Memory
+    energy: Energy
+    networks: dict[str, Network] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, setup: Setup) -> Shared:
+        """Draw the weights, in their own dtype and on their own device: no second copy ever exists."""
+        robot = ROBOTS[setup.robot]
+        config = make_config(setup.preset, robot, horizon=setup.horizon, denoise_steps=setup.denoise_steps)
+        device = check_device(setup.device)
+
+        def scene(distinct: int) -> Scene:
+            return Scene(config, robot, prompt_tokens=setup.prompt_tokens, distinct=distinct, seed=setup.seed)
+
+        shared = cls(setup, robot, device, scene(8), scene(1), Memory(device), find_energy(device))
+        for dtype in setup.dtypes:
+            shared.networks[dtype] = random_network(config, setup.seed, DTYPES[dtype], device)
+        return shared
+
+    def model(self, dtype: str) -> Pi05:
+        """A model with pools of its own over the shared weights."""
+        return make_model(self.networks[dtype], self.robot)
