@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ament_index_python.packages import get_package_share_directory
 from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription, Shutdown
+from launch.conditions import IfCondition
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
@@ -22,6 +23,12 @@ def generate_launch_description() -> LaunchDescription:
             "model",
             default_value="",
             description="Folder of the model; empty: the demo model of config/demo.yaml.",
+        ),
+        DeclareLaunchArgument(
+            "rviz",
+            default_value="false",
+            choices=["true", "false"],
+            description="Whether RViz is started too, with the simulated robot and the ghost of its chunk.",
         ),
         DeclareLaunchArgument(
             "log_level",
@@ -48,4 +55,12 @@ def generate_launch_description() -> LaunchDescription:
             "log_level": LaunchConfiguration("log_level"),
         }.items(),
     )
-    return LaunchDescription([*arguments, simulator, node])
+    views = IncludeLaunchDescription(
+        PythonLaunchDescriptionSource(str(share / "launch" / "rviz.launch.py")),
+        launch_arguments={
+            "urdf": str(share / "resource" / "demo_robot.urdf"),
+            "robot_state_publisher": "true",
+        }.items(),
+        condition=IfCondition(LaunchConfiguration("rviz")),
+    )
+    return LaunchDescription([*arguments, views, simulator, node])

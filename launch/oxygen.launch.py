@@ -9,7 +9,10 @@ Here lives only which executable runs with which parameters. What a parameter me
 from pathlib import Path
 
 import yaml
-from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from ament_index_python.packages import get_package_share_directory
+from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription, OpaqueFunction
+from launch.conditions import IfCondition
+from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterFile
@@ -66,6 +69,17 @@ ARGUMENTS = [
         "(a fault of the GPU ends it on purpose).",
     ),
     DeclareLaunchArgument(
+        "rviz",
+        default_value="false",
+        choices=["true", "false"],
+        description="Whether RViz is started too (rviz.launch.py).",
+    ),
+    DeclareLaunchArgument(
+        "urdf",
+        default_value="",
+        description="With rviz: URDF file of the robot, for the ghost that shows where the chunk leads.",
+    ),
+    DeclareLaunchArgument(
         "log_level",
         default_value="info",
         choices=["debug", "info", "warn", "error", "fatal"],
@@ -111,4 +125,12 @@ def start_node(context: LaunchContext) -> list[Node]:
 
 
 def generate_launch_description() -> LaunchDescription:
-    return LaunchDescription([*ARGUMENTS, OpaqueFunction(function=start_node)])
+    share = Path(get_package_share_directory("oxygen_ros"))
+    views = IncludeLaunchDescription(
+        PythonLaunchDescriptionSource(str(share / "launch" / "rviz.launch.py")),
+        launch_arguments={
+            name: LaunchConfiguration(name) for name in ("urdf", "namespace", "use_sim_time")
+        }.items(),
+        condition=IfCondition(LaunchConfiguration("rviz")),
+    )
+    return LaunchDescription([*ARGUMENTS, OpaqueFunction(function=start_node), views])

@@ -17,6 +17,7 @@ expert       the scripted policy, a pure function of `state`
 words        what the robot is doing and what it should remember, in a closed grammar
 trajectory   joint trajectories spliced in time, numpy only
 pacing       simulated time against the wall clock
+description  the robot as a URDF, for RViz and for the limits of its joints
 bridge       the ROS node `oxygen_sim`; bridge_messages and bridge_parameters belong to it
 demo         `oxygen_demo`: robot and node as processes, watched, recorded, drawn (demo_*)
 """

@@ -5,8 +5,9 @@ Here lives the only ROS in `sim`. Two threads: the main thread spins the executo
 only put trajectories into a queue and answer parameter services; the simulation's thread owns the
 world, the trajectory executor, the clockwork and every publisher.
 
-Published (relative names): camera/<name>/image_raw (+ /compressed), joint_states, the task (parameter
-`task_topic`), sim/state, and /clock with `publish_clock`. Read, with driver `commands`: joint_trajectory.
+Published (relative names): camera/<name>/image_raw (+ /compressed), joint_states, robot_description, the
+task (parameter `task_topic`), sim/state, /clock with `publish_clock`. Read, with driver `commands`:
+joint_trajectory.
 Positions outside a joint's range are moved to its end, as the actuators do.
 """
 
@@ -34,6 +35,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from oxygen_ros.sim.bridge_messages import ImageMessage, compress, joint_state, to_time, trajectory_arrays
 from oxygen_ros.sim.bridge_parameters import BadParameter, CameraSettings, Settings, declare
+from oxygen_ros.sim.description import urdf
 from oxygen_ros.sim.expert import act, narrate, remember
 from oxygen_ros.sim.geometry import COLOURS, CONTROL_PERIOD, JOINTS
 from oxygen_ros.sim.pacing import Pacer, Periodic
@@ -63,6 +65,7 @@ class SimBridge(Node):
         self._joints = self.create_publisher(JointState, "joint_states", 10)
         self._task = self.create_publisher(String, self.settings.task_topic, _LATCHED)
         self._truth = self.create_publisher(String, "sim/state", 10)
+        self._description = self.create_publisher(String, "robot_description", _LATCHED)
         self._clock_out = self.create_publisher(Clock, "/clock", 10) if self.settings.publish_clock else None
         self._cameras = [
             _CameraOutput(self, name, camera)
@@ -88,6 +91,7 @@ class SimBridge(Node):
         try:
             for camera in self._cameras:  # makes the graphics contexts before time starts
                 self._world.render(camera.name, settings.image_height, settings.image_width)
+            self._description.publish(String(data=urdf()))
             self._task.publish(String(data=settings.task.instruction))
             self.get_logger().info(
                 f"simulating: '{settings.task.instruction}', driver {settings.driver}, seed {settings.seed}"

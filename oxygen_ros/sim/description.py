@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo robot as a URDF, made from the simulated scene: `python -m oxygen_ros.sim.description > robot.urdf`.
+"""The demo robot as a URDF, made from the simulated scene: `python -m oxygen_ros.sim.description` prints it.
 
 Here lives the translation and no size: bodies, shapes, joints, limits and cameras are read off the compiled
 MuJoCo model, so that what RViz draws, what the node takes limits from and what is simulated cannot differ.
 
-Frames: `world` is the scene's world frame; each body is a link at its joint; each camera has its optical frame
-(z forward, x right in the picture, REP-103). The joint `gripper` is the distance between the finger pads, as in
-joint_states; in the URDF it moves a link without a shape, and each finger mimics half of it.
+Frames: `world` is the scene's world frame; each body is a link at its joint; each camera has its optical
+frame (z forward, x right in the picture, REP-103). The joint `gripper` is the distance between the finger
+pads, as in joint_states; in the URDF it moves a link without a shape, and each finger mimics half of it.
 """
 
 from __future__ import annotations

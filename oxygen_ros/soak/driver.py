@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A driver of the demo robot: publishes recorded pictures and joints, well or as badly as it is told.
 
-Here lives one process, without an executor: it only publishes. stdin takes one line `STREAM FAULT` (`well` ends
-a fault); stdout tells each message, before it is sent, as `STREAM STAMP WALL CONTENT`: its stamp and the wall
-clock [ns], and what was in it: `good`, `bad`, or of joints their names, a `!` before one with a bad value. What an
-observer reads there depends on nothing the node under test does.
+Here lives one process, without an executor: it only publishes. stdin takes one line `STREAM FAULT` (`well`
+ends a fault); stdout tells each message, before it is sent, as `STREAM STAMP WALL CONTENT`: its stamp and the
+wall clock [ns], and what was in it: `good`, `bad`, or of joints their names, a `!` before one with a bad
+value. What an observer reads there depends on nothing the node under test does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Doing a fault, and undoing it.
 
-Here lives what each kind of `faults` means for the processes and topics of a run. Whether it was noticed is for
-others to say.
+Here lives what each kind of `faults` means for the processes and topics of a run. Whether it was noticed is
+for others to say.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUDE_WORDS = (
     "a" * 5000,
     "what\x00is\x1b[31m in\r\nthe\tbox?",
     "<eos><bos><pad><loc0001>{question} {0} %s",
-    "是什么在盒子里？ \U0001f916 ‮",
+    "是什么在盒子里 \U0001f916 ‮",
     "",
 )
 

@@ -20,7 +20,7 @@ SLACK_NS = 150_000_000
 
 @dataclass(frozen=True, slots=True, order=True)
 class Entry:
-    """One image, or one joint's reading. stamp, sent: [ns], on the wall clock; good: whether it may be acted on."""
+    """An image or a joint's reading. stamp, sent: wall clock [ns]; good: whether it may be acted on."""
 
     stamp_ns: int
     sent_ns: int
@@ -76,8 +76,8 @@ class Ledger:
         """What is wrong with the input of a chunk; [] when all is well.
 
         stamp_ns:  of the chunk: the oldest of its images
-        taken_ns:  when the node took its inputs [ns, wall clock], at the latest. Only good images are kept here:
-                   a bad one that was used leaves its camera without any
+        taken_ns:  when the node took its inputs [ns, wall clock], at the latest. Only good images are kept
+                   here: a bad one that was used leaves its camera without any
         """
         return [*self._image_faults(stamp_ns, taken_ns), *self._joint_faults(stamp_ns, taken_ns)]
 

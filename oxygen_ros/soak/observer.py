@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the node says: its chunks, ticks and diagnostics, each with the time at which it was published.
 
-Here lives listening and asking; the judgement is `ledger`'s and `tally`'s. Times are the middleware's own stamps of
-publication [ns, wall clock], so that a slow observer blames nobody.
+Here lives listening and asking; the judgement is `ledger`'s and `tally`'s. Times are the middleware's own
+stamps of publication [ns, wall clock], so that a slow observer blames nobody.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes of a soak or a storm: the node under test and the drivers.
 
-Here lives starting, feeding, signalling and ending them. Each has a log; those that speak on stdout are read by
-a thread of their own, and their lines wait in a queue.
+Here lives starting, feeding, signalling and ending them. Each has a log; those that speak on stdout are read
+by a thread of their own, and their lines wait in a queue.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Process:
         self.name = name
         self.log = log
         leash = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-        # Held back until the program has its own way with them: what a signal does to an interpreter that has not
-        # come to the program's first line is not the program's doing.
+        # Held back until the program has its own way with them: what a signal does to an interpreter that has
+        # not come to the program's first line is not the program's doing.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             with log.open("ab" if speaks else "wb") as output:

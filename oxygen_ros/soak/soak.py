@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make soak MINUTES=n`: a real node beside drivers that fail in every way, watched by somebody who knows.
 
-Here lives the order of a run: start, faults one after another, the end. Exit status 0 when every bound of `tally`
-held. The last line is the summary.
+Here lives the order of a run: start, faults one after another, the end. Exit status 0 when every bound of
+`tally` held. The last line is the summary.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ class Soak:
         newest = next((s for s in reversed(self._observer.statuses) if s.part == fault.part), None)
         if newest is None or newest.is_ok or fault.part == "inputs":
             return newest is not None and newest.is_ok
-        # Text at its worst never keeps up, and limits may clamp a chunk: these are not all well by themselves.
+        # Text at its worst never keeps up, and limits may clamp a chunk: these are not all well by
+        # themselves.
         return fault.kind == "questions" or not fault.is_reported_by(newest.words)
 
     def _take_in(self) -> None:

@@ -31,8 +31,8 @@ from oxygen_ros.soak.observer import Observer, start_ros
 from oxygen_ros.soak.processes import Process, start_driver, start_node
 from oxygen_ros.soak.recording import write_recording
 
-# How a node comes to the state it is stopped in: transitions; the last one is not waited for when the state is
-# a passing one.
+# How a node comes to the state it is stopped in: transitions; the last one is not waited for when the state
+# is a passing one.
 WAYS: dict[str, tuple[str, ...]] = {
     "starting": (),
     "unconfigured": (),
@@ -189,7 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
                 del playing[case]
                 done += 1
                 label = f"{done:3d} {case.by} while {case.state}, {case.delay:.2f} s after"
-                print(f"{label}: {'ended cleanly' if not verdict else verdict}", flush=True)
+                print(f"{label}: {verdict or 'ended cleanly'}", flush=True)
                 if verdict:
                     failures.append(label)
     finally:
@@ -202,8 +202,8 @@ def main(arguments: list[str] | None = None) -> int:
     states = ", ".join(f"{count} {state}" for state, count in sorted(shots.items()))
     is_well = good == options.count
     print(
-        f"storm: seed {options.seed}, {time.monotonic() - begun:.0f} s: {good} of {options.count} ended with 0 "
-        f"and without a traceback ({states}): {'PASS' if is_well else 'FAIL'}",
+        f"storm: seed {options.seed}, {time.monotonic() - begun:.0f} s: {good} of {options.count} ended with "
+        f"0 and without a traceback ({states}): {'PASS' if is_well else 'FAIL'}",
         flush=True,
     )
     return 0 if is_well else 1

@@ -87,10 +87,12 @@ class Tally:
         memory = "too short to judge" if growth is None else f"{growth:+.2%}"
         breaches = len(self.find_breaches())
         return (
-            f"soak: {self.seconds / 60:.1f} min, seed {self.seed}: {self.ticks} ticks, {self.skipped} missed; "
+            f"soak: {self.seconds / 60:.1f} min, seed {self.seed}: {self.ticks} ticks, "
+            f"{self.skipped} missed; "
             f"{len(self.outcomes)} faults injected, {len(reported)} reported (slowest {worst(reported)}), "
-            f"{len(recovered)} recovered (slowest {worst(recovered)}); {len(self.bad_chunks)} of {self.judged} "
-            f"chunks from bad input; {self.slots_leaked} slots leaked; memory {memory}: "
+            f"{len(recovered)} recovered (slowest {worst(recovered)}); "
+            f"{len(self.bad_chunks)} of {self.judged} chunks from bad input; "
+            f"{self.slots_leaked} slots leaked; memory {memory}: "
             + ("PASS" if not breaches else f"FAIL, {breaches} breaches")
         )
 

@@ -100,7 +100,7 @@ def declared(file: str) -> dict[str, DeclareLaunchArgument]:
     return {argument.name: argument for argument in description.get_launch_arguments()}
 
 
-@pytest.mark.parametrize("file", ["oxygen.launch.py", "demo.launch.py"])
+@pytest.mark.parametrize("file", ["oxygen.launch.py", "demo.launch.py", "rviz.launch.py"])
 def test_every_argument_is_described(file: str) -> None:
     arguments = declared(file)
     assert arguments
@@ -110,7 +110,7 @@ def test_every_argument_is_described(file: str) -> None:
 
 def test_oxygen_has_the_arguments_of_the_manual() -> None:
     wanted = {"model", "robot", "joint_states", "joint_trajectory", "namespace", "autostart", "use_sim_time"}
-    wanted |= {"respawn", "log_level"}
+    wanted |= {"respawn", "log_level", "rviz", "urdf"}
     assert set(declared("oxygen.launch.py")) == wanted
 
 

@@ -101,5 +101,5 @@ def test_top_camera_looks_down_at_the_table(robot: xml.Element) -> None:
 
 
 def test_shipped_file_is_current() -> None:
-    """Launch files read it: `python -m oxygen_ros.sim.description > resource/demo_robot.urdf` writes it anew."""
+    """Launch files read it. Anew: `python -m oxygen_ros.sim.description > resource/demo_robot.urdf`."""
     assert (ROOT / "resource" / "demo_robot.urdf").read_text() == urdf()
