@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ament_index_python.packages import get_package_share_directory
 from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription, Shutdown
-from launch.conditions import IfCondition
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
@@ -53,14 +52,9 @@ def generate_launch_description() -> LaunchDescription:
             "model": LaunchConfiguration("model"),
             "robot": str(share / "config" / "demo.yaml"),
             "log_level": LaunchConfiguration("log_level"),
-        }.items(),
-    )
-    views = IncludeLaunchDescription(
-        PythonLaunchDescriptionSource(str(share / "launch" / "rviz.launch.py")),
-        launch_arguments={
+            "rviz": LaunchConfiguration("rviz"),
             "urdf": str(share / "resource" / "demo_robot.urdf"),
             "robot_state_publisher": "true",
         }.items(),
-        condition=IfCondition(LaunchConfiguration("rviz")),
     )
-    return LaunchDescription([*arguments, views, simulator, node])
+    return LaunchDescription([*arguments, node, simulator])

@@ -133,4 +133,5 @@ def generate_launch_description() -> LaunchDescription:
         }.items(),
         condition=IfCondition(LaunchConfiguration("rviz")),
     )
-    return LaunchDescription([*ARGUMENTS, OpaqueFunction(function=start_node), views])
+    # First: without what it needs nothing is to be started.
+    return LaunchDescription([*ARGUMENTS, views, OpaqueFunction(function=start_node)])

@@ -111,6 +111,7 @@ def test_every_argument_is_described(file: str) -> None:
 def test_oxygen_has_the_arguments_of_the_manual() -> None:
     wanted = {"model", "robot", "joint_states", "joint_trajectory", "namespace", "autostart", "use_sim_time"}
     wanted |= {"respawn", "log_level", "rviz", "urdf"}
+    wanted |= set(declared("rviz.launch.py"))
     assert set(declared("oxygen.launch.py")) == wanted
 
 
