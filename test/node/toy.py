@@ -7,7 +7,7 @@ holds toy.yaml:
 
     load_seconds, step_seconds (of one decode step), denoise_seconds, first_seconds (of the very first chunk)
     fail_ticks (denoise raises), lost_ticks (as if the GPU were gone), slow_ticks (tick: seconds more)
-    nan_ticks (actions are NaN), jump_ticks (actions far beyond limits)
+    nan_ticks (actions are NaN), jump_ticks (actions far beyond limits), obedient (a guide is followed)
     look (of the first action joint 1..3 are red, green, blue / 255 of the top camera's first pixel, 4..6 of
         its last, the gripper the red of the wrist's first), noisy (actions are the noise)
     longest_instruction (longer ones are refused), meddle (a library that takes over logging)
@@ -109,6 +109,8 @@ class ToyModel(Model):
             actions[3, 2] = float("nan")
         if self._tick in self.orders.get("jump_ticks", ()):
             actions[:, 1] = 100.0
+        if self.orders.get("obedient") and guide is not None:
+            actions += guide.weights * (guide.previous - actions)
         return actions
 
     def extend(self, rows: Rows) -> torch.Tensor:
