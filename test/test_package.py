@@ -81,6 +81,16 @@ def test_messages_have_the_fields_of_their_files() -> None:
         )
 
 
+def test_messages_are_found_where_the_source_tree_comes_first() -> None:
+    """Python started in the repository: our modules are the tree's, the messages the installed package's."""
+    program = "import oxygen_ros.msg as m, oxygen_ros.observation as o; m.TextOutput(); print(o.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()) == ROOT / "oxygen_ros" / "observation.py"
+
+
 def manifest_version() -> str:
     version = xml.etree.ElementTree.parse(ROOT / "package.xml").getroot().findtext("version")
     assert version is not None
