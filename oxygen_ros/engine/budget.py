@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-BUCKETS = (1, 2, 4, 8, 16, 32, 64)
+from oxygen_ros.models.interface import ROW_BUCKETS as BUCKETS
 
 
 def bucket_of(rows: int) -> int:

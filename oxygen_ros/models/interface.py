@@ -43,6 +43,9 @@ from numpy.typing import NDArray
 
 from oxygen_ros.observation import Observation
 
+# Sizes of a decode step for which costs are kept and device programs are recorded.
+ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
@@ -205,6 +208,15 @@ class Model(ABC):
     @abstractmethod
     def detokenize(self, ids: Sequence[int]) -> str:
         """Text of token ids; special ids, control characters and leading white space are left out."""
+
+    def record(self, inputs: Any) -> str:
+        """Record device programs (CUDA graphs) for prefixes like `inputs`, which `process` made.
+
+        Called once after `allocate`, before the first real tick; what stands in the pools is lost. Returns
+        why nothing could be recorded and every pass will be launched kernel by kernel; "" when all is well,
+        or where there is nothing to record.
+        """
+        return ""
 
     def fork(self, slot: int, suffix_slot: int) -> None:  # noqa: B027 - nothing to do is the usual case
         """Prepare a fresh suffix slot that continues frame `slot`. Only recurrent state needs copying."""

@@ -2,11 +2,12 @@
 """The static K/V pool: every slot's keys and values in one tensor per layer, and attention over it.
 
     place:  0 ........ F * frame_stride ............... F * frame_stride + X * suffix_tokens
-            | frame 0 | frame 1 | ...  | suffix 0 | suffix 1 | ...
+            | frame 0 | frame 1 | ...  | suffix 0 | suffix 1 | ...  | spare
     frame:  | prefix tokens (max_prefix) | workspace |
 
 A frame's workspace lets the action expert put its own keys beside the prefix it reads, so that one
-attention call sees both without copying either. Text never reads a workspace.
+attention call sees both without copying either. Text never reads a workspace. The spare place is for rows of
+nobody, which pad a decode step to a recorded size.
 
 Here lives memory and attention; who owns which slot is the engine's.
 """
@@ -22,11 +23,12 @@ from oxygen_ros.models.interface import Capacity, Rows
 
 
 def attend(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: torch.Tensor | None = None
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Attention of q [T, heads, d] over keys and values [kv_heads, L, d] -> [T, heads * d].
 
-    seen: [L] True where every query looks; None: everywhere
+    bias: 0 where a query looks, -inf where it does not: [L] for all alike, or [T * heads / kv_heads, L],
+          heads of a token together; None: all look everywhere
 
     The query heads that share a K/V head are folded into the token axis: one read of the keys.
     """
@@ -34,22 +36,25 @@ def attend(
     kv_heads = keys.shape[0]
     if q.is_cuda:
         folded = q.view(tokens, kv_heads, -1, dim).transpose(0, 1).flatten(1, 2)
-        mask = None if seen is None else seen.expand(folded.shape[1], -1)
+        mask = None if bias is None else bias.expand(1, 1, folded.shape[1], -1)
         out = F.scaled_dot_product_attention(folded[None], keys[None], values[None], attn_mask=mask)[0]
     else:
         # The scores of one chunk or one prefix are few; on CPUs two matrix products beat the blocked kernel.
         folded = (q * dim**-0.5).view(tokens, kv_heads, -1, dim).transpose(0, 1).flatten(1, 2)
         scores = folded @ keys.mT
-        if seen is not None:
-            scores.masked_fill_(~seen, float("-inf"))
+        if bias is not None:
+            scores += bias
         # In float32 for every dtype: more exact, and on CPUs twice as fast as a softmax over bfloat16.
         out = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype) @ values
     return out.view(kv_heads, tokens, -1, dim).transpose(0, 1).reshape(tokens, heads * dim)
 
 
+_ALIGNED = 16
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Frames in neighbouring slots with equally many rows each: one batched product reads them where they are.
+    """Frames in neighbouring slots with equally many rows each: one product reads them where they are.
 
     base:    first place of the first frame
     frames:  how many; `length`: prefix tokens of the longest
@@ -71,16 +76,16 @@ class RowView:
 
     place:   [R] place in the pool that each row's own K/V goes to
     runs:    frames that one product reads together; empty for attention over the whole pool
-    suffix:  [R, longest] places of each row's suffix
-    unseen:  [R, longest] True where a row must not look: after itself
-    mask:    [R, places] True where a row looks, for attention over the whole pool; else None
+    suffix:  [R, longest] places of each row's suffix; with `runs`
+    unseen:  [R, longest] True where a row must not look: after itself; with `runs`
+    bias:    [R * groups, places] 0 where a row looks, -inf elsewhere, for attention over the whole pool
     """
 
     place: torch.Tensor
     runs: list[Run]
-    suffix: torch.Tensor
-    unseen: torch.Tensor
-    mask: torch.Tensor | None
+    suffix: torch.Tensor | None = None
+    unseen: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
 
 
 class KvPool:
@@ -91,6 +96,7 @@ class KvPool:
         capacity: Capacity,
         *,
         layers: int,
+        heads: int,
         kv_heads: int,
         head_dim: int,
         max_prefix: int,
@@ -104,11 +110,17 @@ class KvPool:
         self.frame_stride = max_prefix + workspace
         self.suffix_tokens = capacity.suffix_tokens
         self.suffix_base = capacity.frames * self.frame_stride
-        places = self.suffix_base + capacity.suffixes * capacity.suffix_tokens
+        spare = self.suffix_base + capacity.suffixes * capacity.suffix_tokens
+        # Kernels for masked attention want whole multiples of 16 keys, or copy the mask first.
+        places = -(-(spare + 1) // _ALIGNED) * _ALIGNED
         # Zeros, not empty: a masked place still meets its zero weight, and 0 * NaN is NaN.
         self.keys = torch.zeros(layers, kv_heads, places, head_dim, device=device, dtype=dtype)
         self.values = torch.zeros_like(self.keys)
         self.over_pool = over_pool
+        self._groups = heads // kv_heads
+        # The fields of a row of nobody, see Rows: its suffix slot begins at the spare place.
+        self.nobody = torch.zeros(len(Rows.FIELDS), 1, dtype=torch.int64, device=device)
+        self.nobody[Rows.FIELDS.index("suffix_slot")] = capacity.suffixes
         self._lengths = [0] * capacity.frames
         self._lengths_on_device = torch.zeros(capacity.frames, dtype=torch.int64, device=device)
         self._column = torch.arange(capacity.suffix_tokens, device=device)
@@ -139,13 +151,15 @@ class KvPool:
         """Work out the attention of a step; see RowView."""
         live = slice(0, rows.count)
         start = self.suffix_base + rows.suffix_slot[live] * self.suffix_tokens
+        place = start + rows.write_at[live]
+        if self.over_pool:
+            return RowView(place, [], bias=self._hide_others(rows.frame_slot[live], start, place))
         column = self._column[: rows.longest]
         return RowView(
-            place=start + rows.write_at[live],
-            runs=[] if self.over_pool else self._find_runs(rows),
+            place,
+            self._find_runs(rows),
             suffix=start[:, None] + column,
             unseen=column > rows.write_at[live, None],
-            mask=self._mask(rows, start) if self.over_pool else None,
         )
 
     def _find_runs(self, rows: Rows) -> list[Run]:
@@ -171,37 +185,34 @@ class KvPool:
         first, last = spans[0][1], spans[-1][2]
         return Run(spans[0][0] * self.frame_stride, len(spans), longest, first, last, unseen)
 
-    def _mask(self, rows: Rows, start: torch.Tensor) -> torch.Tensor:
-        live = slice(0, rows.count)
-        base = rows.frame_slot[live, None] * self.frame_stride
-        length = self._lengths_on_device[rows.frame_slot[live]]
+    def _hide_others(self, frame: torch.Tensor, start: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        base = frame[:, None] * self.frame_stride
+        length = self._lengths_on_device[frame]
         in_prefix = (self._place >= base) & (self._place < base + length[:, None])
-        in_suffix = (self._place >= start[:, None]) & (self._place <= (start + rows.write_at[live])[:, None])
-        return in_prefix | in_suffix
+        in_suffix = (self._place >= start[:, None]) & (self._place <= place[:, None])
+        bias = torch.zeros(in_prefix.shape, dtype=self.keys.dtype, device=self.keys.device)
+        bias.masked_fill_(~(in_prefix | in_suffix), float("-inf"))
+        return bias.repeat_interleave(self._groups, dim=0)
 
-    def store(self, layer: int, place: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Write rows' k and v [R, kv_heads, d] to their places."""
-        self.keys[layer].index_copy_(1, place, k.transpose(0, 1))
-        self.values[layer].index_copy_(1, place, v.transpose(0, 1))
+    def put(self, layer: int, places: slice | torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Write k and v [T, kv_heads, d] to their places."""
+        keys, values = self.keys[layer], self.values[layer]
+        if isinstance(places, slice):
+            keys[:, places] = k.transpose(0, 1)
+            values[:, places] = v.transpose(0, 1)
+        else:
+            keys.index_copy_(1, places, k.transpose(0, 1))
+            values.index_copy_(1, places, v.transpose(0, 1))
 
     def attend_rows(self, layer: int, q: torch.Tensor, view: RowView) -> torch.Tensor:
         """Rows q [R, heads, d] over their prefixes and suffixes -> [R, heads * d]."""
-        if view.mask is not None:
-            return self._attend_pool(layer, q, view.mask)
-        return self._attend_frames(layer, q, view)
+        if view.bias is not None:
+            return attend(q, self.keys[layer], self.values[layer], view.bias)
+        return self._attend_runs(layer, q, view)
 
-    def _attend_pool(self, layer: int, q: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        keys, values = self.keys[layer], self.values[layer]
-        count, heads, dim = q.shape
-        kv_heads = keys.shape[0]
-        groups = heads // kv_heads
-        folded = q.view(count, kv_heads, groups, dim).permute(1, 2, 0, 3).reshape(1, kv_heads, -1, dim)
-        out = F.scaled_dot_product_attention(
-            folded, keys.unsqueeze(0), values.unsqueeze(0), attn_mask=mask.repeat(groups, 1)
-        )
-        return out.view(kv_heads, groups, count, dim).permute(2, 0, 1, 3).reshape(count, heads * dim)
-
-    def _attend_frames(self, layer: int, q: torch.Tensor, view: RowView) -> torch.Tensor:
+    def _attend_runs(self, layer: int, q: torch.Tensor, view: RowView) -> torch.Tensor:
+        assert view.suffix is not None
+        assert view.unseen is not None
         keys, values = self.keys[layer], self.values[layer]
         count, heads, dim = q.shape
         kv_heads = keys.shape[0]
@@ -211,21 +222,19 @@ class KvPool:
         out = torch.empty_like(grouped)
         suffix_weights = torch.empty_like(suffix_scores)
         for run in view.runs:
+            rows = slice(run.first, run.last)
             places = slice(run.base, run.base + run.frames * self.frame_stride)
-            apart = (run.frames, self.frame_stride)
-            prefix_keys = keys[:, places].unflatten(1, apart)[:, :, : run.length]
-            prefix_values = values[:, places].unflatten(1, apart)[:, :, : run.length]
-            mine = grouped[:, run.first : run.last].reshape(kv_heads, run.frames, -1, dim)
+            apart = (kv_heads, run.frames, self.frame_stride, dim)
+            prefix_keys = keys[:, places].view(apart)[:, :, : run.length]
+            prefix_values = values[:, places].view(apart)[:, :, : run.length]
+            mine = grouped[:, rows].reshape(kv_heads, run.frames, -1, dim)
             scores = mine @ prefix_keys.mT  # [kv, frames, rows * groups, length]
             if run.unseen is not None:
                 scores.masked_fill_(run.unseen, float("-inf"))
-            own = suffix_scores[:, run.first : run.last].reshape(*mine.shape[:3], -1)
+            own = suffix_scores[:, rows].reshape(*mine.shape[:3], -1)
             weights = torch.cat((scores, own), dim=-1).softmax(dim=-1)
-            out[:, run.first : run.last] = (weights[..., : run.length] @ prefix_values).view(
-                kv_heads, run.last - run.first, -1, dim
-            )
-            suffix_weights[:, run.first : run.last] = weights[..., run.length :].view(
-                kv_heads, run.last - run.first, heads // kv_heads, -1
-            )
+            prefix_part = weights[..., : run.length] @ prefix_values
+            out[:, rows] = prefix_part.view(out[:, rows].shape)
+            suffix_weights[:, rows] = weights[..., run.length :].view(suffix_weights[:, rows].shape)
         out += suffix_weights @ values[:, view.suffix]
         return out.transpose(0, 1).reshape(count, heads * dim)

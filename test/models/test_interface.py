@@ -106,7 +106,8 @@ def test_allocate_takes_the_capacity_and_pool_bytes_follow_it(model: Model) -> N
     small = model.pool_bytes()
     assert small >= CAPACITY.suffixes * CAPACITY.suffix_tokens * model.spec.cache_bytes_per_token
     model.allocate(Capacity(frames=6, suffixes=8, suffix_tokens=20, max_rows=16))
-    assert model.pool_bytes() == 2 * small
+    # Twice all slots; a few places belong to no slot.
+    assert abs(model.pool_bytes() - 2 * small) <= 16 * model.spec.cache_bytes_per_token
 
 
 def test_encode_reports_its_prefix(model: Model) -> None:

@@ -32,8 +32,8 @@ def written_out(q, k, v) -> torch.Tensor:
 
 def make_pool(over_pool: bool, kv_heads: int, seed: int) -> KvPool:
     pool = KvPool(
-        CAPACITY, layers=2, kv_heads=kv_heads, head_dim=DIM, max_prefix=MAX_PREFIX, workspace=WORKSPACE,
-        device=CPU, dtype=torch.float32, over_pool=over_pool,
+        CAPACITY, layers=2, heads=HEADS, kv_heads=kv_heads, head_dim=DIM,
+        max_prefix=MAX_PREFIX, workspace=WORKSPACE, device=CPU, dtype=torch.float32, over_pool=over_pool,
     )  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
     pool.keys.normal_(generator=generator)
@@ -78,7 +78,7 @@ def test_rows_attend_to_their_prefix_and_what_came_before(asked, lengths, kv_hea
     k, v = (torch.randn(at, kv_heads, DIM, generator=generator) for _ in range(2))
     view = pool.view(rows)
     before = pool.keys.clone(), pool.values.clone()
-    pool.store(1, view.place, k, v)
+    pool.put(1, view.place, k, v)
     out = pool.attend_rows(1, q, view)
     assert torch.equal(pool.keys[0], before[0][0]), "another layer was written to"
     stride, tokens = MAX_PREFIX + WORKSPACE, CAPACITY.suffix_tokens
@@ -102,6 +102,10 @@ def test_attend_is_attention(kv_heads: int) -> None:
     k, v = (torch.randn(kv_heads, 11, DIM, generator=generator) for _ in range(2))
     expected = torch.stack([written_out(row, k, v) for row in q])
     torch.testing.assert_close(attend(q, k, v).double(), expected, atol=1e-5, rtol=1e-5)
+    # Padded behind: what nobody may see changes nothing.
+    more = [torch.cat((t, torch.randn(kv_heads, 5, DIM, generator=generator)), dim=1) for t in (k, v)]
+    bias = torch.zeros(16).masked_fill(torch.arange(16) >= 11, -math.inf)
+    torch.testing.assert_close(attend(q, *more, bias).double(), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_places_of_frames_never_meet() -> None:
@@ -115,7 +119,10 @@ def test_places_of_frames_never_meet() -> None:
         assert not mine & taken
         taken |= mine
     assert max(taken) < pool.suffix_base
-    assert pool.keys.shape[2] == pool.suffix_base + CAPACITY.suffixes * CAPACITY.suffix_tokens
+    spare = pool.suffix_base + CAPACITY.suffixes * CAPACITY.suffix_tokens
+    assert spare < pool.keys.shape[2], "no place is left for rows of nobody"
+    slot = Rows.FIELDS.index("suffix_slot")
+    assert pool.suffix_base + int(pool.nobody[slot, 0]) * CAPACITY.suffix_tokens == spare
 
 
 def test_clear_leaves_zeros_there_and_nowhere_else() -> None:

@@ -27,11 +27,13 @@ def integrate(
     times: Sequence[float],
     velocity: Callable[[torch.Tensor, int], torch.Tensor],
     guide: Guide | None = None,
+    pulls: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Actions [H, D] from noise [H, D]: x <- x - v / S at each of the S times.
 
     velocity(x, step) is the network's [H, D] in float32. The guide pulls the clean actions that
-    x would end at, x - t * v, towards `guide.previous` where its weights say so.
+    x would end at, x - t * v, towards `guide.previous` where its weights say so. pulls: [S] the guidance
+    weights of the steps, where they must be read on the device; default: from `guide.max_weight`.
     """
     x = noise
     dt = -1.0 / len(times)
@@ -39,6 +41,6 @@ def integrate(
         v = velocity(x, step)
         if guide is not None:
             error = (guide.previous - (x - time * v)) * guide.weights
-            v = v - guidance_weight(time, guide.max_weight) * error
+            v = v - (guidance_weight(time, guide.max_weight) if pulls is None else pulls[step]) * error
         x = x + dt * v
     return x

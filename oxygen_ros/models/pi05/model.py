@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """pi0.5 as the engine runs it: prefill into a slot, denoise from it, extend text from it.
 
-Here live the forward passes over static pools. Weights are `network`, prompts are `processor`.
+Here live its slots and what runs where. The arithmetic is `passes`, the same with static shapes `programs`;
+weights are `network`, prompts are `processor`.
 The prefix is packed: masked cameras and padding are not computed, and take no position.
 """
 
@@ -15,14 +16,17 @@ import torch
 from numpy.typing import NDArray
 
 from oxygen_ros.models.errors import ModelError
+from oxygen_ros.models.graphs import Recorder, find_recorder
 from oxygen_ros.models.interface import Capacity, Guide, Model, ModelSpec, Prefix, Rows
-from oxygen_ros.models.layers import DecoderBlock, Rotary
+from oxygen_ros.models.layers import Rotary
 from oxygen_ros.models.lora import TextAdapters
-from oxygen_ros.models.pi05.expert import ExpertBlock, denoise_times
+from oxygen_ros.models.pi05.expert import denoise_times
 from oxygen_ros.models.pi05.flow import integrate
 from oxygen_ros.models.pi05.network import Network
+from oxygen_ros.models.pi05.passes import Passes, Reading
 from oxygen_ros.models.pi05.processor import Inputs, Processor
-from oxygen_ros.models.pool import KvPool, attend
+from oxygen_ros.models.pi05.programs import Programs
+from oxygen_ros.models.pool import KvPool
 from oxygen_ros.observation import Observation
 
 
@@ -36,10 +40,12 @@ class Pi05(Model):
         *,
         denoise_steps: int | None = None,
         over_pool: bool | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """processor:   None for a bare network (golden data, benchmarks): inputs come as tensors
         denoise_steps:  S; default the checkpoint's
         over_pool:      see KvPool; default on GPUs
+        recorder:       what `record` records with; default the device's own, none on CPUs. Needs over_pool
 
         Raises ModelError when denoise_steps is below 1.
         """
@@ -51,11 +57,11 @@ class Pi05(Model):
         self._over_pool = self.device.type == "cuda" if over_pool is None else over_pool
         steps = config.denoise_steps if denoise_steps is None else denoise_steps
         self._times = denoise_times(steps, config.time_rule)
-        self._blocks = [block for block in network.blocks if isinstance(block, DecoderBlock)]
-        self._expert_blocks = [block for block in network.expert.blocks if isinstance(block, ExpertBlock)]
         with torch.inference_mode():
             self._modulation = network.expert.modulate(torch.tensor(self._times, device=self.device))
         self._adapters = TextAdapters()
+        self._recorder = recorder or find_recorder(self.device)
+        self._programs: Programs | None = None
         self._prefixes: list[Prefix] = []
         b = config.backbone
         self.spec = ModelSpec(
@@ -78,7 +84,7 @@ class Pi05(Model):
     # -- loading -----------------------------------------------------------------------------
 
     def load_adapter(self, folder: Path) -> None:
-        """Load a text adapter (PEFT's LoRA folder); its name is the folder's."""
+        """Load a text adapter (PEFT's LoRA folder); its name is the folder's. Before `record`."""
         b = self.config.backbone
         q, kv = b.heads * b.head_dim, b.kv_heads * b.head_dim
         self._adapters.load(
@@ -105,6 +111,7 @@ class Pi05(Model):
         self.pool = KvPool(
             capacity,
             layers=b.depth,
+            heads=b.heads,
             kv_heads=b.kv_heads,
             head_dim=b.head_dim,
             max_prefix=c.max_prefix,
@@ -116,6 +123,10 @@ class Pi05(Model):
         self._prefixes = [Prefix(0, 0)] * capacity.frames
         last = c.max_prefix + max(capacity.suffix_tokens, c.horizon)
         self._rotary = Rotary(b.head_dim, c.rope_base, last, self.device, self.dtype)
+        self._programs = None
+        self._passes = Passes(
+            self.network, self._times, self._modulation, self._adapters, self.pool, self._rotary
+        )
 
     def pool_bytes(self) -> int:
         return self.pool.bytes()
@@ -148,79 +159,68 @@ class Pi05(Model):
     # -- device side -------------------------------------------------------------------------
 
     @torch.inference_mode()
+    def record(self, inputs: Inputs) -> str:
+        self._programs = None
+        if self._recorder is None or not self.pool.over_pool:
+            return ""
+        # Every slot needs a prefix that is there: recording runs over all of them.
+        self.encode(inputs, 0)
+        try:
+            self._programs = Programs(
+                self._passes, self._recorder, inputs.images.shape[0], self.capacity.max_rows
+            )
+        except RuntimeError as error:
+            return f"{self.device} cannot record its passes ({error}); they are launched kernel by kernel"
+        return ""
+
+    @torch.inference_mode()
     def encode(self, inputs: Inputs, slot: int) -> Prefix:
-        self._prefill(inputs, slot, with_hidden=False)
+        count = self._count(inputs)
+        places = self.pool.open_frame(slot, count)
+        if self._programs is None or not self._programs.prefill(inputs, places.start):
+            self._passes.prefill(self._passes.embed(inputs.images, inputs.tokens), places)
+        self._prefixes[slot] = Prefix(count, count)
         return self._prefixes[slot]
 
     @torch.inference_mode()
     def encode_hidden(self, inputs: Inputs, slot: int) -> torch.Tensor:
         """As `encode`, and return the prefix's final hidden states [tokens, width]."""
-        hidden: torch.Tensor = self.network.norm(self._prefill(inputs, slot, with_hidden=True))
+        count = self._count(inputs)
+        x = self._passes.embed(inputs.images, inputs.tokens)
+        x = self._passes.prefill(x, self.pool.open_frame(slot, count), with_hidden=True)
+        self._prefixes[slot] = Prefix(count, count)
+        hidden: torch.Tensor = self.network.norm(x)
         return hidden
 
-    def _prefill(self, inputs: Inputs, slot: int, with_hidden: bool) -> torch.Tensor:
-        parts = [self.network.embed(inputs.tokens)]
-        if inputs.images.shape[0]:
-            parts.insert(0, self.network.vision(inputs.images).flatten(0, 1))
-        x = torch.cat(parts)
-        count = x.shape[0]
+    def _count(self, inputs: Inputs) -> int:
+        """Tokens of the prefix; ValueError when no slot holds them."""
+        count = inputs.images.shape[0] * self.config.vision.tokens + inputs.tokens.shape[0]
         if not 0 < count <= self.config.max_prefix:
             raise ValueError(f"a prefix of {count} tokens does not fit a slot of {self.config.max_prefix}")
-        places = self.pool.open_frame(slot, count)
-        turn = self._rotary.at(slice(0, count))
-        for layer, block in enumerate(self._blocks):
-            keys, values = self.pool.keys[layer, :, places], self.pool.values[layer, :, places]
-            if layer == len(self._blocks) - 1 and not with_hidden:
-                # Readers take the last layer's K/V only; nobody reads what would come after it.
-                k, v = block.keys_values(block.attention_norm(x), turn)
-                keys.copy_(k.transpose(0, 1))
-                values.copy_(v.transpose(0, 1))
-                break
-            q, k, v = block.project(x, turn)
-            keys.copy_(k.transpose(0, 1))
-            values.copy_(v.transpose(0, 1))
-            x = block.merge(x, attend(q, keys, values))
-        self._prefixes[slot] = Prefix(count, count)
-        return x
+        return count
 
     @torch.inference_mode()
     def denoise(self, slot: int, noise: torch.Tensor, guide: Guide | None = None) -> torch.Tensor:
-        c = self.config
+        horizon = self.config.horizon
         prefix = self._prefixes[slot]
-        turn = self._rotary.at(slice(prefix.next_position, prefix.next_position + c.horizon))
-        seen = self.pool.frame_places(slot, workspace=c.horizon)
-        own = slice(seen.stop - c.horizon, seen.stop)
-        expert, eps, table = self.network.expert, c.expert.eps, self._modulation
-
-        def velocity(x: torch.Tensor, step: int) -> torch.Tensor:
-            stream = expert.action_in(x.to(self.dtype))
-            for layer, block in enumerate(self._expert_blocks):
-                attention, mlp = table.attention[layer], table.mlp[layer]
-                q, k, v = block.split(block.qkv(attention.norm(stream, step, eps)), turn)
-                self.pool.keys[layer, :, own] = k.transpose(0, 1)
-                self.pool.values[layer, :, own] = v.transpose(0, 1)
-                attended = attend(q, self.pool.keys[layer, :, seen], self.pool.values[layer, :, seen])
-                stream = torch.addcmul(stream, block.out(attended), attention.gate[step])
-                stream = torch.addcmul(stream, block.mlp(mlp.norm(stream, step, eps)), mlp.gate[step])
-            v_t: torch.Tensor = expert.action_out(table.final.norm(stream, step, eps))
-            return v_t.float()
-
-        actions = integrate(noise.float(), self._times, velocity, guide)
-        self.pool.clear(own)
+        seen = self.pool.frame_places(slot, workspace=horizon)
+        if self._programs is not None:
+            return self._programs.denoise(seen.start, prefix.tokens, prefix.next_position, noise, guide)
+        reading = Reading(
+            keys=self.pool.keys[:, :, seen],
+            values=self.pool.values[:, :, seen],
+            own=slice(prefix.tokens, prefix.tokens + horizon),
+            turn=self._rotary.at(slice(prefix.next_position, prefix.next_position + horizon)),
+        )
+        passes = self._passes
+        actions = integrate(
+            noise.float(), self._times, lambda x, step: passes.velocity(x, step, reading), guide
+        )
+        self.pool.clear(slice(seen.stop - horizon, seen.stop))
         return actions
 
     @torch.inference_mode()
     def extend(self, rows: Rows) -> torch.Tensor:
-        live = slice(0, rows.count)
-        view = self.pool.view(rows)
-        turn = self._rotary.at(rows.position[live])
-        adapt = None
-        if self._adapters.names:
-            self._adapters.select(rows.adapter[live])
-            adapt = self._adapters.adapt
-        x = self.network.embed(rows.token[live])
-        for layer, block in enumerate(self._blocks):
-            q, k, v = block.project(x, turn, adapt, layer)
-            self.pool.store(layer, view.place, k, v)
-            x = block.merge(x, self.pool.attend_rows(layer, q, view), adapt, layer)
-        return self.network.logits(x[rows.wants_logits[: rows.wanted]])
+        if self._programs is not None:
+            return self._programs.extend(rows)
+        return self._passes.extend(rows)
