@@ -15,6 +15,7 @@ In reading order:
     pace.py             when the next tick is due
     timekeeper.py       ROS time, sim time and the steady clock, and their jumps
     worker.py           the one thread that samples, infers and publishes
+    housekeeping.py     garbage collection between ticks
     watch.py            what the worker sees, in words
     watchdog.py         how long the worker has not come back
     tick.py             one tick: decode, run, publish
@@ -24,4 +25,5 @@ In reading order:
     qos.py              profiles, and what does not fit them
     diagnostics.py      /diagnostics
     player.py           a small bag player
+    traffic.py          a robot that only sends and listens, to measure with
 """

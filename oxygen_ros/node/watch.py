@@ -107,9 +107,8 @@ class Watch:
             self._next_look = 0.0
         self._skipped = _grow(self._skipped, pace.skipped, now)
         counters = ticker.session.engine.counters
-        self._given_up = _grow(
-            self._given_up, counters.rejected + counters.expired + report.memories_dropped, now
-        )
+        given_up = counters.rejected + counters.expired + _count_late(ticker)
+        self._given_up = _grow(self._given_up, given_up, now)
 
     def fail(self, words: str) -> None:
         """A tick failed."""
@@ -255,7 +254,11 @@ class Watch:
             "expired": counters.expired,
             "rejected": counters.rejected,
             "dropped": counters.dropped,
-            "memories dropped": ticker.session.feedback.dropped,
+            "cancelled": counters.cancelled,
+            **{
+                f"{kind} too late for the prompt": feedback.dropped
+                for kind, feedback in ticker.session.feedbacks.items()
+            },
             "live": engine.live,
             "frame slots": f"{engine.frames.used} of {engine.frames.size}",
             "suffix slots": f"{engine.suffixes.used} of {engine.suffixes.size}",
@@ -265,11 +268,16 @@ class Watch:
         elif self._given_up[1] > now - STAYS:
             words = (
                 f"text does not keep up: {counters.expired} expired, {counters.rejected} rejected, "
-                f"{ticker.session.feedback.dropped} memories late; ask less often or raise budget.steps"
+                f"{_count_late(ticker)} too late for the prompt; ask less often or raise budget.steps"
             )
             self._board.report("text", level.WARN, words, values)
         else:
             self._board.report("text", level.OK, f"{engine.live} under way", values)
+
+
+def _count_late(ticker: Ticker) -> int:
+    """Memories and subtasks that were not there when their tick came."""
+    return sum(feedback.dropped for feedback in ticker.session.feedbacks.values())
 
 
 def _grow(before: tuple[int, float], count: int, now: float) -> tuple[int, float]:

@@ -144,6 +144,8 @@ def test_a_robot_is_described_in_its_own_names() -> None:
         ({"joints.a.name": "b"}, "same name"),
         ({"text.answer.prompt": "Q: "}, "{question}"),
         ({"text.memory.stop": [""]}, "text.memory.stop"),
+        ({"text.memory.every_n_ticks": 0}, "text.memory.on_instruction is false: it would never be asked"),
+        ({"subtask.feed_prompt": True}, "text.subtask.enabled is false: there is none to feed"),
     ],
 )
 def test_clashes_are_named(changes: dict[str, Any], words: str) -> None:
@@ -156,6 +158,26 @@ def test_the_memory_lag_follows_from_tokens_and_steps() -> None:
     settings = Settings({**DEFAULTS, "text.memory.max_tokens": 30, "budget.steps": 4})
     assert settings.memory_lag == ticks_of_text(30, 4) + 1 == 9
     assert Settings({**DEFAULTS, "memory.lag_ticks": 12}).memory_lag == 12
+
+
+def test_subtasks_are_fed_by_the_same_rule_where_they_are() -> None:
+    on = {**DEFAULTS, "text.subtask.enabled": True, "text.subtask.max_tokens": 9}
+    assert Settings(on).subtask_lag is None
+    assert Settings({**on, "subtask.feed_prompt": True}).subtask_lag == ticks_of_text(9, 4) + 1 == 4
+    assert Settings({**on, "subtask.feed_prompt": True, "subtask.lag_ticks": 2}).subtask_lag == 2
+
+
+def test_a_new_instruction_ends_what_would_be_acted_on_and_keeps_what_people_read() -> None:
+    on = {**DEFAULTS, "text.subtask.enabled": True}
+    assert Settings(on).cancelled_kinds == ("memory", "subtask")
+    changed = {"text.memory.when_instructed": "keep", "text.answer.when_instructed": "cancel"}
+    assert Settings({**on, **changed}).cancelled_kinds == ("subtask", "answer")
+
+
+def test_a_kind_may_be_asked_at_new_instructions_only() -> None:
+    only = {"text.narration.every_n_ticks": 0, "text.narration.on_instruction": True}
+    (narration,) = [r for r in Settings({**DEFAULTS, **only}).recurring if r.task.kind == "narration"]
+    assert [narration.is_due(1, True), narration.is_due(1), narration.is_due(11)] == [True, False, False]
 
 
 def test_a_models_rows_carry_its_names() -> None:

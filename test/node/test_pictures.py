@@ -213,7 +213,8 @@ def test_a_large_raw_image_takes_no_time(robot: Robot, eyes: Eyes) -> None:
 
 
 def test_the_same_picture_again_is_acted_on(robot: Robot, eyes: Eyes) -> None:
-    """lerobot#1557, #1500, #2356: a robot at rest sees the same for long."""
+    """lerobot#1557, #1500, #2356: a robot at rest sees the same for long. openpi#393: and no arm waits for a
+    chunk: each comes long before the one before has run out."""
     eyes.chunk_of(_rgb8)
     before = robot.now("/oxygen/action_chunk")
     robot.wait_for("/oxygen/action_chunk", after=before + 5)
@@ -222,6 +223,9 @@ def test_the_same_picture_again_is_acted_on(robot: Robot, eyes: Eyes) -> None:
     assert all(b.values == a.values for a, b in itertools.pairwise(chunks))
     stamps = [nanoseconds(chunk.header.stamp) for chunk in chunks]
     assert all(a < b for a, b in itertools.pairwise(stamps))
+    for old, new in itertools.pairwise(chunks):
+        ready = nanoseconds(new.header.stamp) + new.first_valid * 50_000_000
+        assert ready < nanoseconds(old.valid_until)
 
 
 def test_joints_go_by_name_in_every_message(robot: Robot, eyes: Eyes) -> None:

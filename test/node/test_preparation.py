@@ -74,6 +74,27 @@ def test_devices() -> None:
     assert not is_poisoned(torch.device("cpu"), RuntimeError("CUDA error: an illegal memory access"))
 
 
+def test_a_torch_without_code_for_the_gpu_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenRAL/openral PR#167: a build without sm_110 would fail at every operation on a Jetson Thor."""
+    built = ["sm_80", "sm_90"]
+    cuda = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "get_device_capability": lambda device: (11, 0),
+        "get_device_name": lambda device: "Thor",
+        "get_arch_list": lambda: built,
+    }
+    for name, answer in cuda.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    with pytest.raises(
+        ParameterProblem, match=r"built for sm_80, sm_90, but cuda:0 \(Thor\) is sm_110; install"
+    ):
+        check_device("cuda:0")
+    for enough in ("sm_110", "sm_110a", "compute_90"):
+        built[:] = ["sm_80", enough]
+        check_device("cuda:0")
+
+
 def test_folders_of_packages() -> None:
     assert resolve_folder("/models/a") == "/models/a"
     with pytest.raises(PreparationError, match="package 'no_such_package' is not installed"):

@@ -29,9 +29,9 @@ def fleet(start_node: Callable[..., Any], robot: Robot) -> dict[str, Any]:
             toy={"fail_ticks": FAIL, "slow_ticks": {STUCK: 3.5, LATE: 0.6}, "step_seconds": 0.005},
         ),
         "hung": start_node(
-            {"watchdog.stuck": 0.5, "watchdog.give_up": 2.5, **common},
+            {"autostart": False, "watchdog.stuck": 0.5, "watchdog.give_up": 2.5, **common},
             name="hung",
-            toy={"slow_ticks": {3: 1000.0}},
+            toy={"fail_load": True, "slow_ticks": {3: 1000.0}},
         ),
         "slow": start_node({"use_sim_time": True, "watchdog.silence": 1.5}, name="slow", toy={}),
     }
@@ -90,7 +90,18 @@ def test_a_late_tick_is_reported_though_no_period_was_missed(robot: Robot, fleet
     assert int(values["ticks late"]) >= 1
 
 
+def test_an_error_nobody_expects_in_configure_is_survived(robot: Robot, fleet: dict[str, Any]) -> None:
+    """ros2/rclpy#1209, PR#1696: the reason is told, the node is there, and the next try succeeds."""
+    robot.wait_for_state("unconfigured", "hung")
+    assert not robot.change_state("configure", "hung")
+    fleet["hung"].wait_for_line("configure failed: KeyError: 'told to fail once'")
+    assert robot.state("hung") == "unconfigured"
+    assert robot.change_state("configure", "hung")
+    assert robot.change_state("activate", "hung")
+
+
 def test_one_that_never_returns_ends_the_process_for_launch_to_restart(fleet: dict[str, Any]) -> None:
+    """It was activated by the test before this one; its third tick hangs."""
     process = fleet["hung"]
     assert process.wait(timeout=30) == 69
     assert "a tick has not returned for" in process.output

@@ -5,7 +5,8 @@
 Here lives no test. Run as a program it is oxygen_node with `load_toy` for `load_model`. The model's folder
 holds toy.yaml:
 
-    load_seconds, step_seconds (of one decode step), denoise_seconds, first_seconds (of the very first chunk)
+    load_seconds, fail_load (once, with an error nobody expects)
+    step_seconds (of one decode step), denoise_seconds, first_seconds (of the very first chunk)
     fail_ticks (denoise raises), lost_ticks (as if the GPU were gone), slow_ticks (tick: seconds more)
     nan_ticks (actions are NaN), jump_ticks (actions far beyond limits), obedient (a guide is followed)
     look (of the first action joint 1..3 are red, green, blue / 255 of the top camera's first pixel, 4..6 of
@@ -149,6 +150,9 @@ def load_toy(folder: str, *, should_stop: Callable[[], bool] | None = None, **ig
     if not path.is_file():
         raise ModelError(f"{path} is missing")
     orders = yaml.safe_load(path.read_text())
+    if orders.pop("fail_load", False):
+        path.write_text(yaml.safe_dump(orders))
+        raise KeyError("told to fail once")
     until = time.monotonic() + orders.get("load_seconds", 0.0)
     while time.monotonic() < until:
         if should_stop is not None and should_stop():
