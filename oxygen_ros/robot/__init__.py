@@ -10,5 +10,8 @@ with the plain contents of their messages.
     sample.py           the sampler's two answers
     streams.py          what is counted and said about one stream
     chunk.py            one action chunk and its place in time
+    overlap.py          a chunk and what is left of the one before: replaced, blended or guided
     limits.py           joint and speed limits over a chunk
+    description.py      those limits out of a robot description (URDF)
+    join.py             the way from where the controller is into a chunk's trajectory
 """

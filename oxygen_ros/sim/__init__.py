@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demo robot: a simulated arm that puts blocks into a box, for people without a robot.
 
-Modules, from the bottom up; only `bridge` and `demo` know ROS, and none imports torch:
+Modules, from the bottom up; only `bridge` and `demo` know ROS, only `joins`
+imports torch:
 
 geometry     sizes of the arm, the table, the box (the one place they are written down)
 task         the instruction, as a value
@@ -19,5 +20,6 @@ trajectory   joint trajectories spliced in time, numpy only
 pacing       simulated time against the wall clock
 description  the robot as a URDF, for RViz and for the limits of its joints
 bridge       the ROS node `oxygen_sim`; bridge_messages and bridge_parameters belong to it
+joins        how smoothly chunks are joined, measured in this arm; joins_policy and joins_page belong to it
 demo         `oxygen_demo`: robot and node as processes, watched, recorded, drawn (demo_*)
 """
