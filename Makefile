@@ -1,6 +1,7 @@
 # Each target first makes what it needs: .venv, wheels, ROS 2, colcon build. A second call starts in seconds.
 #   make demo DURATION=20     stop by itself after 20 s
 #   make test ARGS="-k slots" hand arguments to pytest
+#   make soak MINUTES=5       half an hour by default
 #   make PYTHON=python3.12    use another interpreter for a new environment
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -9,6 +10,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 DURATION ?=
 ARGS ?=
+MINUTES ?= 30
+SEED ?= 1
 SETUP := $(PYTHON) scripts/setup_env.py
 ENTER := source scripts/env.sh
 
@@ -23,6 +26,15 @@ test: lint ## linter, types and all tests, against the installed package
 	@$(SETUP) --render
 	@mkdir -p build/test
 	@$(ENTER) && cd build/test && OMP_NUM_THREADS=1 python -m pytest $(CURDIR)/test $(ARGS)
+
+.PHONY: soak storm
+soak: ## the node beside drivers that fail in every way; MINUTES=30 SEED=1
+	@$(SETUP)
+	@$(ENTER) && exec python scripts/run_foreground.py python -m oxygen_ros.soak.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+storm: ## 100 starts and stops in every lifecycle state; SEED=1
+	@$(SETUP)
+	@$(ENTER) && exec python scripts/run_foreground.py python -m oxygen_ros.soak.storm --seed $(SEED) $(ARGS)
 
 build: ## environment and colcon build only
 	@$(SETUP)

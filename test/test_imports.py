@@ -19,14 +19,17 @@ MAY_IMPORT = {
     "engine": {"observation", "models"},
     "robot": {"observation"},
     "sim": {"observation", "robot", "engine", "models", "msg"},
+    # Not of the node: what judges it must not share its code. Drivers play the demo robot's recording.
+    "soak": {"robot", "sim", "msg"},
     "node": {"observation", "robot", "engine", "models", "msg"},
     "replay": {"observation", "robot", "engine", "models", "msg"},
     "bench": {"observation", "robot", "engine", "models"},
     "train": {"observation", "robot", "engine", "models", "sim"},
 }
-# ROS itself: node/, and the files of sim/ that are processes of a ROS graph.
+# ROS itself: node/, and the files of sim/ and soak/ that are processes of a ROS graph.
 ROS = {"rclpy", "ament_index_python", "launch", "launch_ros", "cv_bridge", "builtin_interfaces"}
-ROS_FILES = ("node/", "sim/bridge", "sim/demo")
+SOAK_FILES = ("soak/driver", "soak/observer", "soak/injector", "soak/soak", "soak/storm")
+ROS_FILES = ("node/", "sim/bridge", "sim/demo", *SOAK_FILES)
 FORBIDDEN = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal"}
 MOST_LINES = 400
 

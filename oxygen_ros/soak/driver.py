@@ -2,9 +2,10 @@
 """A driver of the demo robot: publishes recorded pictures and joints, well or as badly as it is told.
 
 Here lives one process, without an executor: it only publishes. stdin takes one line `STREAM FAULT` (`well`
-ends a fault); stdout tells each message, before it is sent, as `STREAM STAMP WALL CONTENT`: its stamp and the
-wall clock [ns], and what was in it: `good`, `bad`, or of joints their names, a `!` before one with a bad
-value. What an observer reads there depends on nothing the node under test does.
+ends a fault); stdout tells each message, before it is sent, as `STREAM STAMP WALL LISTENERS CONTENT`: its
+stamp and the wall clock [ns], how many subscriptions the publisher has met, and what was in it: `good`,
+`bad`, or of joints their names, a `!` before one with a bad value. What an observer reads there depends on
+nothing the node under test does.
 """
 
 from __future__ import annotations
@@ -149,7 +150,8 @@ def main() -> int:
     for stream in take_turns(periods):
         message, stamp_ns, content = drivers[stream].make(time.time_ns())
         # Told first: whoever kills or stops this process between the two lines must not make a liar of it.
-        sys.stdout.write(f"{stream} {stamp_ns} {time.time_ns()} {content}\n")
+        listeners = publishers[stream].get_subscription_count()
+        sys.stdout.write(f"{stream} {stamp_ns} {time.time_ns()} {listeners} {content}\n")
         sys.stdout.flush()
         publishers[stream].publish(message)
     return 0

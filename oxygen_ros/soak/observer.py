@@ -19,12 +19,13 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.srv import ChangeState, GetState
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from std_msgs.msg import String
 
 from oxygen_ros.msg import ActionChunk, TickStats
 
 _RELIABLE = QoSProfile(depth=200, reliability=ReliabilityPolicy.RELIABLE)
+_LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 _BEST_EFFORT = QoSProfile(depth=200, reliability=ReliabilityPolicy.BEST_EFFORT)
 KEPT = 2000  # messages of a kind
 
@@ -64,7 +65,7 @@ class Observer(Node):
         self.create_subscription(TickStats, "/oxygen/tick", self._hear_tick, _BEST_EFFORT)
         self.create_subscription(DiagnosticArray, "/diagnostics", self._hear_diagnostics, _RELIABLE)
         self.questions = self.create_publisher(String, "/oxygen/question", QoSProfile(depth=1000))
-        self.instructions = self.create_publisher(String, "/oxygen/instruction", QoSProfile(depth=10))
+        self.instructions = self.create_publisher(String, "/oxygen/instruction", _LATCHED)
 
     def spin(self, seconds: float) -> None:
         """Handle what comes within `seconds`."""

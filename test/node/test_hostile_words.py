@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from node_lab import Robot
@@ -36,10 +37,17 @@ def test_clean_words_leaves_words_alone(text: str) -> None:
     assert clean_words(text, len(text)) == text
 
 
-def test_controls_are_stripped_and_nothing_is_expanded(start_node: Callable[..., Any], robot: Robot) -> None:
-    """What the model saw is what ~/text tells: the question stands in its template once, as it is."""
-    start_node({"question_max_chars": 60})
+@pytest.fixture(scope="module")
+def ticking(start_node: Callable[..., Any], robot: Robot) -> None:
+    """A node that answers, with a model that takes any words of any length."""
+    others = {f"text.{kind}.enabled": False for kind in ("memory", "narration")}
+    start_node({"question_max_chars": 60, "period": 0.3, **others}, toy={})
     robot.wait_for_tick()
+
+
+@pytest.mark.usefixtures("ticking")
+def test_controls_are_stripped_and_nothing_is_expanded(robot: Robot) -> None:
+    """What the model saw is what ~/text tells: the question stands in its template once, as it is."""
     robot.question.publish(String(data=RUDE))
     answer = robot.wait_for("/oxygen/text", lambda m: m.kind == "answer")
     assert answer.prompt == f"Question: {CLEAN} Answer: "
@@ -54,7 +62,8 @@ def test_controls_are_stripped_and_nothing_is_expanded(start_node: Callable[...,
     assert answer.prompt == "Question: and now? Answer: "
 
 
-def test_an_instruction_is_cleaned_and_cut_too(start_node: Callable[..., Any], robot: Robot) -> None:
+@pytest.mark.usefixtures("ticking")
+def test_an_instruction_is_cleaned_and_cut_too(robot: Robot) -> None:
     robot.instruction.publish(String(data="put two\x01red\x1bblocks in the box"))
     robot.wait_for_status("control", "instruction: put two red blocks in the box")
     robot.instruction.publish(String(data="x" * 5 * INSTRUCTION_CHARS))

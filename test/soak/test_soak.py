@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Soak and storm themselves, in small: real nodes, a few faults; and that they see what they are to see."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+if importlib.util.find_spec("rclpy") is None:
+    pytest.skip("no ROS 2: source scripts/env.sh", allow_module_level=True)
+
+from oxygen_ros.soak.processes import Process
+from oxygen_ros.soak.storm import PASSING, SIGNALS, WAYS, draw_cases, judge
+
+
+def test_a_short_soak(tmp_path: Path) -> None:
+    """Two faults; on a machine that is busy with other tests, so only what no load explains is asserted."""
+    done = subprocess.run(
+        [sys.executable, "-m", "oxygen_ros.soak.soak", "--minutes", "0.1", "--seed", "3",
+         "--only", "nan", "--out", str(tmp_path)],
+        capture_output=True, text=True, timeout=150, cwd=tmp_path,
+    )  # fmt: skip
+    *lines, summary = done.stdout.strip().splitlines()
+    assert re.match(r"soak: 0\.\d min, seed 3: \d+ ticks", summary), done.stdout + done.stderr
+    assert any("nan of joint_states: reported after 0." in line for line in lines), done.stdout
+    assert " 0 of " in summary
+    assert "chunks from bad input; 0 slots leaked" in summary
+    assert done.returncode == (0 if summary.endswith("PASS") else 1)
+    breaches = [line for line in lines if line.startswith("BREACH")]
+    assert all("reported after" in line or "recovered after" in line for line in breaches), breaches
+
+
+def test_a_storm_meets_every_state_by_every_signal() -> None:
+    cases = draw_cases(1, 100)
+    assert cases == draw_cases(1, 100) != draw_cases(2, 100)
+    assert {(case.state, case.by) for case in cases} == {(state, by) for state in WAYS for by in SIGNALS}
+    assert all(0 <= case.delay <= max(PASSING.get(case.state, 0.3), 2.5) for case in cases)
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("print('fine')", ""),
+        ("raise SystemExit(3)", "ended with status 3"),
+        ("import os; os.kill(os.getpid(), 11)", "ended with status -11"),
+        ("import traceback\ntry: 1 / 0\nexcept ZeroDivisionError: traceback.print_exc()", "wrote 'Traceback"),
+        ("import time; time.sleep(60)", "did not end within"),
+    ],
+)
+def test_a_storm_sees_an_unclean_end(tmp_path: Path, program: str, says: str) -> None:
+    process = Process("p", [sys.executable, "-c", program], tmp_path / "log")
+    process.wait(20.0 if "sleep" not in program else 0.5)
+    try:
+        assert judge(process).startswith(says)
+        assert bool(judge(process)) == bool(says)
+    finally:
+        process.kill()
+
+
+def test_processes_end_with_their_parent(tmp_path: Path) -> None:
+    """A soak that is killed leaves no node behind that ticks for ever."""
+    code = (
+        "import sys, time; from pathlib import Path; from oxygen_ros.soak.processes import Process\n"
+        f"log = Path({str(tmp_path)!r}) / 'log'\n"
+        "one = Process('p', [sys.executable, '-c', 'import time; time.sleep(60)'], log)\n"
+        "print(one.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 10.0
+    while is_running(child):
+        assert time.monotonic() < deadline, f"{child} runs on"
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def test_domain_is_the_suites_own() -> None:
+    """The soak's nodes are called `oxygen`, as the robot's are."""
+    assert os.environ["ROS_DOMAIN_ID"] != "0"

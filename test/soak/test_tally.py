@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run's figures are worth: every bound that is broken makes it fail, and is said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import islice
+
+import pytest
+
+from oxygen_ros.soak.faults import KINDS, draw_faults
+from oxygen_ros.soak.tally import Outcome, Tally
+
+
+def make_good() -> Tally:
+    memory = [(float(at), 200_000_000 + (20_000_000 if at < 50 else 0)) for at in range(300)]
+    return Tally(
+        1, 300.0, 3000, 2, 2990, 2990, [Outcome("nan of joint_states", 3.0, 0.5, 0.2)], memory=memory
+    )
+
+
+def test_a_good_run_passes() -> None:
+    tally = make_good()
+    assert tally.find_breaches() == []
+    assert tally.find_growth() == pytest.approx(0.0)
+    assert tally.summarise().endswith("memory +0.00%: PASS")
+    assert "\n" not in tally.summarise()
+
+
+def add(outcome: Outcome) -> Callable[[Tally], None]:
+    return lambda tally: tally.outcomes.append(outcome)
+
+
+def grow(tally: Tally) -> None:
+    tally.memory = [(at, int(2e8 + 1e4 * at)) for at, _ in tally.memory]
+
+
+BREACHES: dict[str, tuple[Callable[[Tally], None], str]] = {
+    "not reported": (add(Outcome("a", 1.0, None, 0.1, "all is well")), "not reported; .* said: all is well"),
+    "reported late": (add(Outcome("a", 1.0, 1.01, 0.1)), "reported after 1.01 s"),
+    "not recovered": (add(Outcome("a", 1.0, 0.1, None)), "no chunk came after it"),
+    "recovered late": (add(Outcome("a", 1.0, 0.1, 2.01)), "recovered after 2.01 s"),
+    "bad chunk": (
+        lambda tally: tally.bad_chunks.append("tick 3: stale"),
+        "chunk from bad input: tick 3: stale",
+    ),
+    "leak": (lambda tally: setattr(tally, "slots_leaked", 1), "1 slots leaked"),
+    "memory": (grow, "memory grew by 1.1"),
+    "no chunks": (lambda tally: setattr(tally, "chunks", 0), "no chunk was published"),
+    "crash": (lambda tally: tally.failures.append("the node ended"), "the node ended"),
+}
+
+
+@pytest.mark.parametrize("name", BREACHES)
+def test_every_breach_fails_the_run(name: str) -> None:
+    tally = make_good()
+    spoil, words = BREACHES[name]
+    spoil(tally)
+    (breach,) = tally.find_breaches()
+    assert re.search(words, breach)
+    assert tally.summarise().endswith("FAIL, 1 breaches")
+
+
+def test_growth_of_a_short_run_is_not_judged() -> None:
+    tally = make_good()
+    grow(tally)
+    tally.memory = tally.memory[:100]
+    assert tally.find_growth() is None
+    assert "too short to judge" in tally.summarise()
+
+
+def test_faults_follow_from_the_seed_and_leave_no_kind_out() -> None:
+    def take(seed: int, count: int) -> list[str]:
+        return [f"{fault} {fault.seconds} {fault.pause}" for fault in islice(draw_faults(seed), count)]
+
+    assert take(1, 50) == take(1, 50) != take(2, 50)
+    for start in (0, len(KINDS)):
+        kinds = {words.split()[0] for words in take(3, start + len(KINDS))[start:]}
+        assert kinds == set(KINDS)
