@@ -12,6 +12,7 @@ In reading order:
     preparation.py      load, check, size, warm up; runs in a thread of configure
     warmup.py           full ticks over a made-up observation
     inputs.py           subscriptions; they only store
+    bursts.py           one whose messages come fast
     pace.py             when the next tick is due
     timekeeper.py       ROS time, sim time and the steady clock, and their jumps
     worker.py           the one thread that samples, infers and publishes

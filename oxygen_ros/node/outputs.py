@@ -2,7 +2,8 @@
 """Publishers of what the node makes, and their messages.
 
 Here lives no decision about what is published. All but the constructor and `destroy` is called by the worker.
-Numbers go into array fields as `array.array`: other sequences are copied element by element.
+Numbers go into array fields as `array.array`: other sequences are copied element by element. Messages of a
+tick are made once and filled anew.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class Outputs:
         self._markers = self._advertise(MarkerArray, "markers", qos.TEXT)
         self._preview = self._advertise(JointState, "preview/joint_states", qos.NEWEST)
         self._chunk = ActionChunk(joint_names=list(robot.action_joints))
+        self._stats = TickStats()
         self._ghost = JointState(name=list(robot.joints))
         self._columns = [robot.joints.index(name) for name in robot.action_joints]
         self._marker = _make_marker(settings)
@@ -133,36 +135,35 @@ class Outputs:
         """The figures of one tick."""
         engine, phases = session.engine, report.phases
         counters = engine.counters
-        message = TickStats(
-            tick=report.tick,
-            mode=engine.mode,
-            wait=times.wait,
-            process=times.decode + phases.process,
-            prefill=phases.prefill,
-            denoise=phases.denoise,
-            publish=report.publish,
-            text=phases.text,
-            latency=times.latency,
-            age=sample.age_ns / 1e9,
-            skew=sample.skew_ns / 1e9,
-            granted_steps=phases.granted_steps,
-            used_steps=phases.used_steps,
-            rows=phases.rows,
-            requests_live=report.live,
-            finished=counters.finished,
-            expired=counters.expired,
-            rejected=counters.rejected + counters.dropped,
-            memories_dropped=report.memories_dropped,
-            frame_slots_used=engine.frames.used,
-            frame_slots_total=engine.frames.size,
-            suffix_slots_used=engine.suffixes.used,
-            suffix_slots_total=engine.suffixes.size,
-            ticks_skipped=times.skipped,
-            prefills=counters.prefills,
-            actions_clamped=tally.clamped,
-            actions_clamped_total=tally.clamped_total,
-            chunks_refused=tally.refused,
-        )
+        message = self._stats
+        message.tick = report.tick
+        message.mode = engine.mode
+        message.wait = times.wait
+        message.process = times.decode + phases.process
+        message.prefill = phases.prefill
+        message.denoise = phases.denoise
+        message.publish = report.publish
+        message.text = phases.text
+        message.latency = times.latency
+        message.age = sample.age_ns / 1e9
+        message.skew = sample.skew_ns / 1e9
+        message.granted_steps = phases.granted_steps
+        message.used_steps = phases.used_steps
+        message.rows = phases.rows
+        message.requests_live = report.live
+        message.finished = counters.finished
+        message.expired = counters.expired
+        message.rejected = counters.rejected + counters.dropped
+        message.memories_dropped = report.memories_dropped
+        message.frame_slots_used = engine.frames.used
+        message.frame_slots_total = engine.frames.size
+        message.suffix_slots_used = engine.suffixes.used
+        message.suffix_slots_total = engine.suffixes.size
+        message.ticks_skipped = times.skipped
+        message.prefills = counters.prefills
+        message.actions_clamped = tally.clamped
+        message.actions_clamped_total = tally.clamped_total
+        message.chunks_refused = tally.refused
         message.header.stamp = to_time(report.stamp)
         self._ticks.publish(message)
 

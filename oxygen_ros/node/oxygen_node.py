@@ -142,7 +142,8 @@ class OxygenNode(ManagedNode):
             optional_cameras=[camera.name for camera in robot.subscribed if camera.optional],
         )
         pace = make_pace(settings["trigger"], settings["period"])
-        overlap = Overlap(prepared.join_rule)
+        columns = [robot.joints.index(name) for name in robot.action_joints]
+        overlap = Overlap(prepared.join_rule, columns)
         ticker = Ticker(
             prepared.make_session(clean_words(self._instruction, INSTRUCTION_CHARS), overlap),
             robot, inputs.topics, sampler,
@@ -297,9 +298,13 @@ class OxygenNode(ManagedNode):
             "suffix slots": capacity.suffixes,
             "pools [MiB]": engine.model.pool_bytes() / 2**20,
         }
+        if self._prepared.unrecorded:
+            values["slower than it need be"] = self._prepared.unrecorded
         words = f"{spec.family} on {engine.model.device}, {latency.chunk * 1e3:.0f} ms a chunk"
         self._board.report("model", level.OK, words, values, is_logged=True)
-        self.get_logger().info(f"configured: {words}")
+        self.get_logger().info(f"configured: {words}, join: {values['join']}")
+        if self._prepared.unrecorded:
+            self.get_logger().warning(self._prepared.unrecorded)
 
     def _report_inactive(self) -> None:
         for part in ("inputs", "control", "text"):

@@ -36,12 +36,16 @@ class PreparationError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An engine ready to tick."""
+    """An engine ready to tick.
+
+    unrecorded: why the device's passes could not be recorded; "" when they are, or need not be
+    """
 
     engine: Engine
     settings: Settings
     latency: Latency
     join_rule: JoinRule
+    unrecorded: str = ""
 
     def make_session(self, instruction: str, overlap: Overlap | None = None) -> Session:
         """A run from tick 1 on, with what the engine learned about its speed.
@@ -113,6 +117,7 @@ def prepare(settings: Settings, model: Model, robot: Robot, should_stop: Callabl
             [robot.ranges.get(name, (0.0, 0.0)) for name in robot.joints],
             settings["instruction"],
         )
+        unrecorded = model.record(model.process(observation))
         latency = warm_up(
             engine, observation, list(settings.tasks.values()), settings.budget, settings["warmup_ticks"],
             should_stop,
@@ -127,7 +132,7 @@ def prepare(settings: Settings, model: Model, robot: Robot, should_stop: Callabl
         check_timing(period, latency.total, spec.horizon, spec.step)
     except ChunkError as error:
         raise PreparationError(f"parameter 'period': {error}") from error
-    return Prepared(engine, settings, latency, settings.make_join_rule(spec, latency.total))
+    return Prepared(engine, settings, latency, settings.make_join_rule(spec, latency.total), unrecorded)
 
 
 def resolve_folder(name: str) -> str:

@@ -16,6 +16,7 @@ import torch
 from oxygen_ros.engine import FinishReason, TickReport
 from oxygen_ros.node import diagnostics as level
 from oxygen_ros.node.diagnostics import Board
+from oxygen_ros.node.housekeeping import Housekeeper
 from oxygen_ros.node.inputs import INSTRUCTION_CHARS, QUESTIONS_KEPT, Inputs, clean_words
 from oxygen_ros.node.pace import Pace
 from oxygen_ros.node.poison import is_poisoned
@@ -104,16 +105,20 @@ class Worker:
         self._inputs.clear()
         self._sampler.clear()
         self._keeper.take_jump()
-        while not self._is_stopping:
-            self.last_sign = time.monotonic()
-            try:
-                pause = self._turn()
-            except Exception as error:
-                # Whatever it is, the robot's control must not end silently: reported, and tried again.
-                pause = self._survive(error)
-            if pause > 0:
-                self._wake.wait(min(pause, LOOK_EVERY))
-            self._wake.clear()
+        with Housekeeper() as housekeeper:
+            while not self._is_stopping:
+                self.last_sign = time.monotonic()
+                try:
+                    pause = self._turn()
+                except Exception as error:
+                    # Whatever it is, the robot's control must not end silently: reported, and tried again.
+                    pause = self._survive(error)
+                # After the tick: a due one waits for no report, no log line and no garbage collection.
+                self._watch.look(self._sampler, self._ticker, self._pace)
+                pause = housekeeper.rest(pause)
+                if pause > 0:
+                    self._wake.wait(min(pause, LOOK_EVERY))
+                self._wake.clear()
         self._end()
 
     def _turn(self) -> float:
@@ -121,7 +126,6 @@ class Worker:
         if self._keeper.take_jump():
             self._restart("the ROS clock went back")
         self._drain()
-        self._watch.look(self._sampler, self._ticker, self._pace)
         self._sampler.discard_old(self._keeper.now_ns())
         rest = self._rest_until - time.monotonic()
         if rest > 0:
