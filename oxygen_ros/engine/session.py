@@ -29,7 +29,7 @@ Publish = Callable[[int, Observation, NDArray[np.float64]], None]
 class Join(Protocol):
     """What remembers the chunk before and says what a new one is guided towards (`robot.overlap.Overlap`)."""
 
-    def find_previous(self, stamp_ns: int, horizon: int, step: float) -> Previous | None: ...
+    def find_previous(self, observation: Observation, horizon: int, step: float) -> Previous | None: ...
 
     def forget(self) -> None: ...
 
@@ -174,7 +174,7 @@ class Session:
         said = {kind: feedback.at(tick) for kind, feedback in self.feedbacks.items()}
         observation = Observation(stamp, images, joints, self._instruction, **said)
         with engine.observe(observation) as frame:
-            actions = engine.act(frame, self._find_previous(stamp))
+            actions = engine.act(frame, self._find_previous(observation))
             started = engine.clock()
             publish(tick, observation, actions)
             published = engine.clock() - started
@@ -247,9 +247,9 @@ class Session:
         if self._join is not None:
             self._join.forget()
 
-    def _find_previous(self, stamp: int) -> Previous | None:
+    def _find_previous(self, observation: Observation) -> Previous | None:
         spec = self.engine.model.spec
-        return None if self._join is None else self._join.find_previous(stamp, spec.horizon, spec.step)
+        return None if self._join is None else self._join.find_previous(observation, spec.horizon, spec.step)
 
     def _ask_questions(self, frame: Frame) -> tuple[str, ...]:
         problems = []

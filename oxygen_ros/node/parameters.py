@@ -175,6 +175,8 @@ _GENERAL = (
         "and zeros: not at all, or at once.", choices=SCHEDULES),
     Row("join.max_weight", "double", 0.0, "Upper bound of the guidance weight of a denoise step (rtc); 0: "
         "the number of denoise steps, at which one step goes the whole way and none beyond.", 0.0, 1000.0),
+    Row("join.tolerance", "double", 0.5, "A chunk stands alone when a joint is farther than this from where "
+        "the one before has it [rad or m]: then nobody executes that one.", 1e-6, math.inf),
     Row("markers.frame", "string", "world", "Frame of the text marker in RViz."),
     Row("markers.height", "double", 0.6, "Height of the text marker above its frame [m].", -100.0, 100.0),
     Row("markers.size", "double", 0.05, "Letter height of the text marker [m].", 0.001, 10.0),

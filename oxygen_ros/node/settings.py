@@ -121,6 +121,7 @@ class Settings:
             overlap=max(round(overlap / spec.step), 1) if overlap > 0 else None,
             schedule=self["join.schedule"],
             max_weight=self["join.max_weight"] or float(spec.denoise_steps),
+            tolerance=self["join.tolerance"],
         )
 
     def describe_robot(self, spec: ModelSpec, description: Mapping[str, Described] | None = None) -> Robot:

@@ -199,6 +199,7 @@ class Watch:
             "chunks refused": ticker.refused,
             "actions clamped": ticker.clamped_total,
             "chunks later than join.delay_steps": ticker.late_joins,
+            "chunks standing alone, the arm being elsewhere": ticker.overlap.strayed,
             "actions past at publication, most of late": max(ticker.passed, default=0),
             "trajectories slowed at their join": ticker.slowed,
             "command enabled": self._commands.is_enabled,

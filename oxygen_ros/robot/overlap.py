@@ -11,14 +11,15 @@ a set number of steps. So a recording gives the same chunks again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import e, isfinite
+from math import e, inf, isfinite
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oxygen_ros.observation import Previous
+from oxygen_ros.observation import Observation, Previous
 from oxygen_ros.robot.chunk import Chunk
 
 Mode = Literal["replace", "blend", "rtc"]
@@ -38,6 +39,8 @@ class JoinRule:
     overlap:     steps after those over which the weight falls to 0; None: all that are left
     schedule:    how it falls, see `weigh`
     max_weight:  upper bound of the guidance weight of a denoise step (rtc)
+    tolerance:   how far a joint may be from where the chunk before has it [rad or m]; farther, and that
+                 chunk is not being executed: nobody commands, or something is in the way
 
     Raises ValueError for values that make no sense.
     """
@@ -47,6 +50,7 @@ class JoinRule:
     overlap: int | None = None
     schedule: Schedule = "exp"
     max_weight: float = 10.0
+    tolerance: float = inf
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -59,6 +63,8 @@ class JoinRule:
             raise ValueError(f"overlap is {self.overlap} steps; it must not be negative")
         if not isfinite(self.max_weight) or self.max_weight < 0:
             raise ValueError(f"max_weight is {self.max_weight}; it must be finite and not negative")
+        if not self.tolerance > 0:
+            raise ValueError(f"tolerance is {self.tolerance}; it must be positive")
 
     def describe(self, step: float) -> str:
         """In words, with what was left to be measured or taken from the model. step: seconds."""
@@ -116,12 +122,17 @@ class Overlap:
     """The last chunk that went out, and what a new one takes from it.
 
     There is none at first, after `forget` (a hold, another instruction, a clock that went back, an error,
-    activation), when it has run out, or when it was made from a later observation than the new one. Then
-    the new chunk stands for itself, whatever the mode.
+    activation), when it has run out, when it was made from a later observation than the new one, and where
+    the joints are not where it has them. Then the new chunk stands for itself, whatever the mode.
+
+    strayed: how often the joints were elsewhere
     """
 
-    def __init__(self, rule: JoinRule) -> None:
+    def __init__(self, rule: JoinRule, columns: Sequence[int] | None = None) -> None:
+        """columns: of the actions' joints in an observation's; None: they are the same"""
         self.rule = rule
+        self.strayed = 0
+        self._columns = slice(None) if columns is None else list(columns)
         self._last: Chunk | None = None
 
     def forget(self) -> None:
@@ -132,11 +143,18 @@ class Overlap:
         """This one went out, within the limits: what will have been executed until the next is there."""
         self._last = chunk
 
-    def find_previous(self, stamp_ns: int, horizon: int, step: float) -> Previous | None:
-        """What the denoiser is to be guided towards for the observation at `stamp_ns`; None: nothing."""
-        if self.rule.mode != "rtc" or self._last is None:
+    def find_previous(self, observation: Observation, horizon: int, step: float) -> Previous | None:
+        """What the denoiser is to be guided towards for a new observation; None: nothing.
+
+        Called once for each observation, before `blend`: from here on the last chunk is one to join, or none.
+        """
+        last = self._last
+        if last is not None and self._has_strayed(last, observation):
+            self.strayed += 1
+            last = self._last = None
+        if self.rule.mode != "rtc" or last is None:
             return None
-        remains = find_remains(self._last, stamp_ns, horizon, step)
+        remains = find_remains(last, observation.stamp, horizon, step)
         if not len(remains):
             return None
         # Beyond what is left the weights are zero; the last row keeps the values plausible.
@@ -163,6 +181,19 @@ class Overlap:
         # In this form equal chunks give exactly themselves.
         values[:count] += weights * (remains - values[:count])
         return replace(chunk, values=values)
+
+    def _has_strayed(self, last: Chunk, observation: Observation) -> bool:
+        """Whether the joints are not where the last chunk has them at the time of the observation."""
+        since = observation.stamp - last.stamp_ns
+        due = last.offsets_ns
+        # Of velocities nobody can tell; before the first action is due it is on its way there.
+        if last.representation != "position" or not due[0] <= since <= due[-1]:
+            return False
+        observed = observation.joints[self._columns]
+        after = max(int(np.searchsorted(due, since)), 1)
+        part = (since - due[after - 1]) / (due[after] - due[after - 1]) if len(due) > 1 else 0.0
+        before, to = last.values[after - 1], last.values[min(after, len(due) - 1)]
+        return bool(np.abs(before + part * (to - before) - observed).max() > self.rule.tolerance)
 
     def _weigh(self, remaining: int, horizon: int) -> NDArray[np.float64]:
         rule = self.rule

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from oxygen_ros.observation import Observation
 from oxygen_ros.robot.chunk import Chunk, ChunkError
 from oxygen_ros.robot.join import Joiner
 from oxygen_ros.robot.limits import JointLimit, Limits
@@ -154,7 +155,8 @@ class Run:
         plan, began = self._plan, self._periods
         stamp = self._now_ns()
         state = self._world.state()
-        previous = self._overlap.find_previous(stamp, plan.horizon, plan.step)
+        seen = Observation(stamp, {}, state.positions, "")
+        previous = self._overlap.find_previous(seen, plan.horizon, plan.step)
         actions, wanted = self._policy.act(state, previous)
         self._move(plan.delay_steps * plan.step)
         chunk = self._overlap.blend(Chunk(stamp, plan.step, g.JOINTS, actions, "position"))

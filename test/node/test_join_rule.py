@@ -26,7 +26,7 @@ def rule(latency: float = 0.0, spec: ModelSpec = SPEC, **changes: Any) -> JoinRu
 
 
 def test_by_default_the_denoiser_is_guided_over_all_that_is_left() -> None:
-    assert rule(0.17) == JoinRule("rtc", delay=2, overlap=None, schedule="exp", max_weight=5.0)
+    assert rule(0.17) == JoinRule("rtc", delay=2, overlap=None, schedule="exp", max_weight=5.0, tolerance=0.5)
 
 
 @pytest.mark.parametrize(("latency", "steps"), [(0.0, 0), (0.001, 1), (0.1, 1), (0.101, 2), (99.0, 16)])
@@ -36,5 +36,5 @@ def test_the_delay_is_the_latency_in_whole_steps_and_never_less(latency: float, 
 
 def test_what_is_set_does_not_depend_on_the_machine() -> None:
     fixed = {"join.delay_steps": 3, "join.overlap": 0.42, "join.max_weight": 2.0, "join.mode": "blend"}
-    assert rule(0.01, **fixed) == rule(5.0, **fixed) == JoinRule("blend", 3, 4, "exp", 2.0)
+    assert rule(0.01, **fixed) == rule(5.0, **fixed) == JoinRule("blend", 3, 4, "exp", 2.0, 0.5)
     assert rule(0.0, replace(SPEC, step=1.0), **{"join.overlap": 0.1}).overlap == 1

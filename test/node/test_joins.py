@@ -23,7 +23,13 @@ def values_of(chunk: Any) -> NDArray[np.float64]:
 
 def test_each_way_publishes_finite_chunks_in_order(start_node: Callable[..., Any], robot: Robot) -> None:
     """The demo model, looking at pictures that change: what was said for a time is said again, or is not."""
-    changes = {"join.delay_steps": 4, "command.enabled": True, "period": 0.25, "autostart": False}
+    changes = {
+        "join.delay_steps": 4,
+        "join.tolerance": 10.0,
+        "command.enabled": True,
+        "period": 0.25,
+        "autostart": False,
+    }
     node = start_node(changes)
     robot.wait_for_state("unconfigured")
     # Of the four steps that will have been executed: the blend's are the old ones, the guide's nearly so.
@@ -74,6 +80,7 @@ def swinging(start_node: Callable[..., Any], robot: Robot) -> Any:
             "period": 0.3,
             "join.mode": "rtc",
             "join.delay_steps": HORIZON,
+            "join.tolerance": 10.0,  # the arm stands still whatever it is told
             "command.enabled": True,
         },
         toy={"obedient": True, "horizon": HORIZON, "jump_ticks": list(range(1, 5000, 2))},

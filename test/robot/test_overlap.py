@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from oxygen_ros.observation import Observation
 from oxygen_ros.robot.chunk import Chunk
 from oxygen_ros.robot.overlap import MODES, SCHEDULES, JoinRule, Overlap, find_remains, weigh
 
@@ -33,6 +34,10 @@ def line(
     """Both joints on a straight line in time, first at `since` + step."""
     at = start + slope * (since + step * np.arange(1, horizon + 1))
     return np.stack([at, -at], axis=1)
+
+
+def see(stamp_ns: int, joints: tuple[float, ...] = (0.0, 0.0)) -> Observation:
+    return Observation(stamp_ns, {}, np.array(joints), "")
 
 
 # -- weights -------------------------------------------------------------------------------------
@@ -189,7 +194,7 @@ def test_velocities_are_joined_too_but_never_with_positions() -> None:
 def test_a_guide_is_what_will_have_been_executed_with_the_schedules_weights() -> None:
     overlap = Overlap(JoinRule("rtc", delay=2, overlap=3, schedule="linear", max_weight=4.0))
     overlap.remember(make(line(0.0, 1.0, 8)))
-    previous = overlap.find_previous(SECOND + 200_000_000, 10, 0.1)
+    previous = overlap.find_previous(see(SECOND + 200_000_000), 10, 0.1)
     assert previous is not None
     np.testing.assert_allclose(previous.actions[:6], line(0.0, 1.0, 6, since=0.2))
     assert np.isfinite(previous.actions).all()
@@ -203,8 +208,8 @@ def test_there_is_no_one_before_at_first_after_forgetting_out_of_time_and_from_t
     later = make(line(9.0, 0.0, 8), SECOND + 100_000_000)
 
     def stands_alone(chunk: Chunk) -> bool:
-        is_same = overlap.blend(chunk) is chunk
-        return is_same and overlap.find_previous(chunk.stamp_ns, chunk.horizon, chunk.step) is None
+        previous = overlap.find_previous(see(chunk.stamp_ns), chunk.horizon, chunk.step)
+        return previous is None and overlap.blend(chunk) is chunk
 
     assert stands_alone(later)
     overlap.remember(make(line(0.0, 1.0, 8)))
@@ -216,6 +221,18 @@ def test_there_is_no_one_before_at_first_after_forgetting_out_of_time_and_from_t
     assert stands_alone(later)
 
 
+@pytest.mark.parametrize("mode", ["blend", "rtc"])
+def test_an_arm_that_is_elsewhere_was_not_executing_the_one_before(mode: str) -> None:
+    """At 1.25 s the chunk has joint a at 0.25 and b at -0.25; columns: their places among three joints."""
+    for joint, joins in ((0.2, True), (0.31, True), (0.36, False), (-0.9, False)):
+        overlap = Overlap(JoinRule(mode, delay=2, tolerance=0.1), columns=[2, 0])
+        overlap.remember(make(line(0.0, 1.0, 8)))
+        chunk = make(line(9.0, 0.0, 8), SECOND + 250_000_000)
+        previous = overlap.find_previous(see(chunk.stamp_ns, (-0.25, 7.0, joint)), 8, 0.1)
+        assert (overlap.blend(chunk) is not chunk or previous is not None) == joins
+        assert overlap.strayed == (not joins)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -224,6 +241,7 @@ def test_there_is_no_one_before_at_first_after_forgetting_out_of_time_and_from_t
         ({"delay": -1}, "delay is -1"),
         ({"overlap": -2}, "overlap is -2"),
         ({"max_weight": float("nan")}, "max_weight is nan"),
+        ({"tolerance": 0.0}, "tolerance is 0.0"),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused_by_name(change: dict, words: str) -> None:
