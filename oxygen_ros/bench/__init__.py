@@ -4,6 +4,8 @@
 In reading order: `robots` and `workload` (what is run), `predict` (what it should cost), `lane` (one
 engine, one tick), `components` and `floor` (what its parts cost alone), `cell` (all modes in turn),
 `results`, `baseline` and `record` (the figures), `device` and `energy` (the machine), `bursts` (ticks in
-real time), `setup`, `options`, `report`, `draw` and `main` (the command `oxygen_bench`); `parallel` (two
-processes on one device) and `gpu` (the checks of scripts/gpu_check) are programs of their own.
+real time), `setup`, `options`, `stopping`, `report`, `draw` and `main` (the command `oxygen_bench`).
+
+Programs of their own: `parallel` (two processes on one device), `gpu` (the checks of scripts/gpu_check),
+`latency` (what the node adds to its model's time).
 """

@@ -22,8 +22,7 @@ from oxygen_ros.bench.floor import (
 from oxygen_ros.bench.predict import Costs
 from oxygen_ros.bench.setup import Shared
 from oxygen_ros.bench.workload import MAX_ROWS
-from oxygen_ros.engine.budget import BUCKETS
-from oxygen_ros.models.interface import Capacity
+from oxygen_ros.models.interface import ROW_BUCKETS, Capacity
 from oxygen_ros.models.loading import DTYPES
 
 
@@ -42,7 +41,7 @@ def measure_baseline(shared: Shared, dtype: str, *, repeats: int = 3) -> tuple[d
         work()  # the first call is slower
         return float(sorted(work() for _ in range(repeats))[repeats // 2])
 
-    shapes = [(rows, max(1, rows // per_frame)) for rows in BUCKETS]
+    shapes = [(rows, max(1, rows // per_frame)) for rows in ROW_BUCKETS]
     costs = Costs(
         median(components.prefill),
         median(components.denoise),
@@ -51,7 +50,7 @@ def measure_baseline(shared: Shared, dtype: str, *, repeats: int = 3) -> tuple[d
     limits = measure_limits(shared.device, DTYPES[dtype])
     prefill = prefill_products(network, len(shared.robot.cameras), shared.scene.prefix_tokens)
     denoise = denoise_products(network, network.config.denoise_steps)
-    decode = {rows: decode_products(network, rows) for rows in BUCKETS}
+    decode = {rows: decode_products(network, rows) for rows in ROW_BUCKETS}
 
     def part(seconds: float, products: Any) -> dict[str, float]:
         floor = time_products(products, repeats)
@@ -71,6 +70,6 @@ def measure_baseline(shared: Shared, dtype: str, *, repeats: int = 3) -> tuple[d
         "denoise": part(costs.denoise, denoise),
         "decode": {
             str(rows): part(costs.decode[shape], decode[rows])
-            for rows, shape in zip(BUCKETS, shapes, strict=True)
+            for rows, shape in zip(ROW_BUCKETS, shapes, strict=True)
         },
     }, costs

@@ -99,9 +99,9 @@ def run_bursts(
     schedule = draw_schedule(
         arrivals, WARM_UP + setup.ticks, n, setup.requests, burst_every=setup.burst_every, seed=setup.seed
     )
-    engine = Engine(
-        shared.model(setup.dtypes[0]), _slots(schedule, n, k, setup.suffix_tokens), seed=setup.seed
-    )
+    model = shared.model(setup.dtypes[0])
+    engine = Engine(model, _slots(schedule, n, k, setup.suffix_tokens), seed=setup.seed)
+    model.record(model.process(shared.scene.at(0)))
     granted = Budget(steps=k, rows=MAX_ROWS, mode=budget, margin=margin)
     task = TextTask(
         kind="bench",

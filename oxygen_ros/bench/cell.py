@@ -20,9 +20,8 @@ from oxygen_ros.bench.predict import Costs
 from oxygen_ros.bench.robots import Scene, suffix_of
 from oxygen_ros.bench.setup import Shared
 from oxygen_ros.bench.workload import Plan, Shape, draw_schedule, fill_ticks, make_plan
-from oxygen_ros.engine.budget import BUCKETS
 from oxygen_ros.engine.counters import Counters
-from oxygen_ros.models.interface import Capacity
+from oxygen_ros.models.interface import ROW_BUCKETS, Capacity
 from oxygen_ros.observation import Observation
 
 # Distinct shapes of decode steps that are measured one by one; of more, the row buckets are.
@@ -133,8 +132,9 @@ class Cell:
                 held = memory.held()
                 plan = self._plans[name.mode, name.draft] if name.mode else self._action_plan()
                 lane = Lane(
-                    name.mode, self.shared.model(dtype), plan.capacity, self.k, self._prompt, draft=name.draft
-                )
+                    name.mode, self.shared.model(dtype), plan.capacity, self.k, self._prompt,
+                    self.scene.at(0), draft=name.draft,
+                )  # fmt: skip
                 track = Track(name, plan, lane)
                 in_flight = name.mode is not None and lane.engine.batch
                 for index in range(-self._warm if in_flight else -_FIRST_TICKS, 0):
@@ -205,7 +205,7 @@ def _shapes(plan: Plan) -> list[Shape]:
     if len(distinct) <= _MOST_SHAPES:
         return distinct
     rows, frames = max(distinct)
-    return [(b, max(1, round(b * frames / rows))) for b in (*[b for b in BUCKETS if b < rows], rows)]
+    return [(b, max(1, round(b * frames / rows))) for b in (*[b for b in ROW_BUCKETS if b < rows], rows)]
 
 
 def _median(seconds: list[float]) -> float:

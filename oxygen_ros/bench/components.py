@@ -30,6 +30,7 @@ class Components:
         self._rows = Rows(capacity.max_rows, model.device)
         self._observation = observation
         inputs = model.process(observation)
+        model.record(inputs)
         for slot in range(capacity.frames):
             self._prefix = model.encode(inputs, slot)
 

@@ -105,6 +105,7 @@ def draw_bursts(runs: Sequence[BurstRun], file: Path, title: str) -> None:
             flying.fill_between(
                 range(len(run.live)), run.live, color="#0b84a5", alpha=0.2, linewidth=0, step="mid"
             )
+            flying.set_ylim(bottom=0)
             flying.set_ylabel("texts in flight", color="#0b84a5")
             axes.plot(percent, ".", markersize=2, color="#333333")
             axes.axhline(100 * LATE, color="#c0392b", linewidth=0.8)

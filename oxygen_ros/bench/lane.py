@@ -41,7 +41,7 @@ class LaneClock:
         self._since = None
 
 
-class Recorder:
+class CallTimer:
     """Times every call into one model object: the object's methods are replaced by timed ones.
 
     On a GPU a call returns before its work is done; with `waits` every call waits for it, which the
@@ -102,14 +102,27 @@ class Lane:
     """A mode with its engine. One thread owns it."""
 
     def __init__(
-        self, mode: str | None, model: Model, capacity: Capacity, k: int, prompt: str, *, draft: int = 0
+        self,
+        mode: str | None,
+        model: Model,
+        capacity: Capacity,
+        k: int,
+        prompt: str,
+        first: Observation,
+        *,
+        draft: int = 0,
     ) -> None:
-        """mode: one of MODES; None: the robot only acts, nothing is asked"""
+        """mode: one of MODES; None: the robot only acts, nothing is asked
+        first: an observation like those to come, for what the model records on its device
+
+        `remark` says why nothing could be recorded, "" when all is well.
+        """
         self.mode = mode
         self.clock = LaneClock()
-        self.recorder = Recorder(model)
+        self.timer = CallTimer(model)
         share, batch = MODES[mode or "oxygen"]
         self.engine = Engine(model, capacity, share=share, batch=batch, draft=draft, clock=self.clock)
+        self.remark = model.record(model.process(first))
         self.budget = Budget(steps=k, rows=capacity.max_rows)
         self.heard = Heard()
         self.finished: list[FinishedText] = []
@@ -119,7 +132,7 @@ class Lane:
     def tick(self, number: int, observation: Observation, asked: Sequence[int]) -> TickSample:
         """Observe, act, ask for texts of `asked` tokens, advance."""
         engine = self.engine
-        self.recorder.calls.clear()
+        self.timer.calls.clear()
         tasks = [TextTask(kind="bench", prompt=self._prompt, max_tokens=n) for n in asked]
         if self.mode is None:
             tasks = []
@@ -135,18 +148,18 @@ class Lane:
         self.heard.chunks[number] = chunk
         self._asked.update((request, (number, place)) for place, request in enumerate(ids))
         self._hear(finished)
-        inside = sum(end - start for _, start, end in self.recorder.calls)
+        inside = sum(end - start for _, start, end in self.timer.calls)
         return TickSample(ended - started, acted - started, ended - started - inside, engine.live)
 
     def trace(
         self, number: int, observation: Observation, asked: Sequence[int]
     ) -> list[tuple[str, float, float]]:
         """One more tick with waiting calls; (call, start, end) in seconds from its beginning."""
-        self.recorder.waits = True
+        self.timer.waits = True
         began = time.perf_counter()
         self.tick(number, observation, asked)
-        self.recorder.waits = False
-        return [(name, start - began, end - began) for name, start, end in self.recorder.calls]
+        self.timer.waits = False
+        return [(name, start - began, end - began) for name, start, end in self.timer.calls]
 
     def drain(self) -> None:
         """Run the texts under way to their ends, so that they can be compared."""

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -29,30 +27,7 @@ from oxygen_ros.bench.predict import Costs, choices, recommend
 from oxygen_ros.bench.record import Record
 from oxygen_ros.bench.report import show
 from oxygen_ros.bench.setup import Shared
-
-
-class Stopped(BaseException):
-    """A signal asked the run to end; carries the exit code that says which."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
-
-
-def stop_on_signals() -> None:
-    """SIGINT and SIGTERM raise Stopped, wherever the run is."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(128 + number)
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
-
-
-def let_signals_pass() -> None:
-    """What is left to do is short and must be whole: the results are written."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+from oxygen_ros.bench.stopping import Signals, Stopped
 
 
 def measure(options: Options, record: Record, shared: Shared, beat: Beat) -> None:
@@ -130,11 +105,12 @@ def _recommend(options: Options, costs: dict[str, Costs]) -> list[dict[str, obje
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     torch.set_num_threads(options.threads)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 120  # a file has no width; these tables need this much
-    stop_on_signals()
     command = shlex.join(["oxygen_bench", *(sys.argv[1:] if arguments is None else arguments)])
+    with Signals() as signals:
+        return _run(options, command, signals)
+
+
+def _run(options: Options, command: str, signals: Signals) -> int:
     code = 0
     record: Record | None = None
     try:
@@ -153,19 +129,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"oxygen_bench: {error}", file=sys.stderr)
         return 2
-    let_signals_pass()
-    if record is not None:
-        record.write(options.json)
-        show(console, record.document)
-        if options.png and record.document["runs"]:
-            draw(record.document, options.png)
-        if options.png and record.bursts:
-            draw_bursts(record.bursts, options.png, f"{options.setup.preset}, {record.document['device']}")
-        if record.document["outputs_equal"] is False or not all(
-            run["counts_as_expected"] for run in record.document["runs"]
-        ):
-            return code or 1
-    return code
+    signals.ignore()
+    if record is None:
+        return code
+    record.write(options.json)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 120  # a file has no width; these tables need this much
+    show(console, record.document)
+    if options.png and record.document["runs"]:
+        draw(record.document, options.png)
+    if options.png and record.bursts:
+        draw_bursts(record.bursts, options.png, f"{options.setup.preset}, {record.document['device']}")
+    wrong = record.document["outputs_equal"] is False or not all(
+        run["counts_as_expected"] for run in record.document["runs"]
+    )
+    return code or int(wrong)
 
 
 if __name__ == "__main__":

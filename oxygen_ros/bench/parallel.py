@@ -30,11 +30,11 @@ import torch
 
 from oxygen_ros.bench.device import Memory, describe
 from oxygen_ros.bench.lane import Lane
-from oxygen_ros.bench.main import Stopped, let_signals_pass, stop_on_signals
 from oxygen_ros.bench.record import check_writable, write_json
 from oxygen_ros.bench.results import spread
 from oxygen_ros.bench.robots import suffix_of
 from oxygen_ros.bench.setup import Setup, Shared
+from oxygen_ros.bench.stopping import Signals, Stopped
 from oxygen_ros.bench.workload import MAX_ROWS
 from oxygen_ros.engine import Budget, Engine, TextTask
 from oxygen_ros.models import ModelError
@@ -53,11 +53,13 @@ class Worker:
         self._prompt = suffix_of(setup.suffix_tokens)
         self._round = 0
         self._lanes = {"act": self._lane(None), "isolated": self._lane("isolated")}
-        self._engine = Engine(self.shared.model(setup.dtypes[0]), self.capacity)
+        model = self.shared.model(setup.dtypes[0])
+        self._engine = Engine(model, self.capacity)
+        model.record(model.process(self.shared.scene.at(0)))
 
     def _lane(self, mode: str | None) -> Lane:
         model = self.shared.model(self.setup.dtypes[0])
-        return Lane(mode, model, self.capacity, 1, self._prompt)
+        return Lane(mode, model, self.capacity, 1, self._prompt, self.shared.scene.at(0))
 
     def do(self, what: str, seconds: float) -> Window:
         """Work for so long, at least once; what was done."""
@@ -91,7 +93,8 @@ class Worker:
 
 def serve(pipe: Connection, setup: Setup, threads: int) -> None:
     """The talker's process: does what it is told until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both; the parent ends this one
+    # A terminal sends Ctrl-C to both; the parent ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
     worker = Worker(setup)
     pipe.send("ready")
@@ -183,8 +186,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    setup: Setup = options.setup
     torch.set_num_threads(options.threads)
+    command = ["python", "-m", "oxygen_ros.bench.parallel", *(arguments or sys.argv[1:])]
+    with Signals() as signals:
+        return _run(options, shlex.join(command), signals)
+
+
+def _run(options: argparse.Namespace, command: str, signals: Signals) -> int:
+    setup: Setup = options.setup
     # Spawned, not forked: a CUDA context does not survive a fork.
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -192,7 +201,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: dict[str, list[Window]] = {"isolated": [], "act": [], "talk": []}
     device = ""
     code = 0
-    stop_on_signals()
     try:
         talker.start()
         theirs.close()
@@ -209,15 +217,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EOFError:
         print("parallel: the talking process ended by itself; its error is above", file=sys.stderr)
         return 1
-    let_signals_pass()
-    talker.terminate()
+    signals.ignore()
+    talker.kill()
     talker.join()
     runs = summarise(setup, found)
     document = {
-        "device": device, "preset": setup.preset, "dtype": setup.dtypes[0], "runs": runs,
+        "device": device,
+        "preset": setup.preset,
+        "dtype": setup.dtypes[0],
+        "runs": runs,
         "complete": code == 0,
-        "command": shlex.join(["python", "-m", "oxygen_ros.bench.parallel", *(arguments or sys.argv[1:])]),
-    }  # fmt: skip
+        "command": command,
+    }
     if options.json:
         write_json(options.json, document)
     for run in runs:

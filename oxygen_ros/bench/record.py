@@ -46,6 +46,7 @@ class Record:
             "speculation": [],
             "recommended_k": [],
             "deadline": [],
+            "remarks": [],
         }
         self.bursts: list[BurstRun] = []
         self.timelines: dict[str, list[tuple[str, float, float]]] = {}
@@ -59,6 +60,8 @@ class Record:
             document["runs"] += runs_of(cell)
             document["action_only"] += action_only_of(cell)
             document["better_dtype"] += better_dtype_of(cell)
+        remarks = dict.fromkeys([*document["remarks"], *(t.lane.remark for t in cell.tracks)])
+        document["remarks"] = [remark for remark in remarks if remark]
         if cell.rounds:
             document["checks"] += check_outputs(cell)
             document["outputs_equal"] = all(check["equal"] for check in document["checks"])

@@ -204,6 +204,7 @@ def remarks(document: dict[str, Any]) -> list[str]:
     if refused:
         lines.append(f"{refused} texts found no slot and were refused (k = 0 ends none)")
     lines.append(f"energy: {document['energy']}")
+    lines += document["remarks"]
     lines += [choice["words"] for choice in document["recommended_k"]]
     if not document["complete"]:
         lines.append("[bold]stopped early: these are the results so far[/]")

@@ -63,9 +63,8 @@ def _run(cell: Cell, track: Track) -> Figures:
     delays = [text.seconds for text in track.lane.finished[: track.finished]]
     ratio = _ratio(isolated, track, steady=setup.arrivals == "one")
     planned = cell.measured_ticks(track.plan).ticks
-    predicted = predict_ratio(
-        cell.measured_ticks(isolated.plan).ticks, cell.costs(isolated), planned, cell.costs(track)
-    )
+    costs = cell.costs(track)
+    predicted = predict_ratio(cell.measured_ticks(isolated.plan).ticks, cell.costs(isolated), planned, costs)
     counted = track.counted
     expected = {
         "prefills": sum(plan.prefills for plan in planned),
@@ -89,9 +88,7 @@ def _run(cell: Cell, track: Track) -> Figures:
         "ratio_to_isolated": ratio,
         "ratio_predicted": predicted,
         "ratio_over_predicted": ratio / predicted,
-        "tick_predicted_ms": 1e3
-        * sum(predict_tick(plan, cell.costs(track)) for plan in planned)
-        / len(planned),
+        "tick_predicted_ms": 1e3 * sum(predict_tick(plan, costs) for plan in planned) / len(planned),
         "prefills": counted.prefills,
         "decode_steps": counted.decode_steps,
         "rows": counted.rows,

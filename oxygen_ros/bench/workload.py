@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oxygen_ros.engine.budget import BUCKETS
 from oxygen_ros.engine.engine import MODES
-from oxygen_ros.models.interface import Capacity
+from oxygen_ros.models.interface import ROW_BUCKETS, Capacity
 
 ARRIVALS = ("one", "bursts", "poisson", "random")
-MAX_ROWS = BUCKETS[-1]
+MAX_ROWS = ROW_BUCKETS[-1]
 
 Shape = tuple[int, int]
 """(rows of one decode step, frames they read)"""
