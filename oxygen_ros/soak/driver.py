@@ -2,10 +2,10 @@
 """A driver of the demo robot: publishes recorded pictures and joints, well or as badly as it is told.
 
 Here lives one process, without an executor: it only publishes. stdin takes one line `STREAM FAULT` (`well`
-ends a fault); stdout tells each message, before it is sent, as `STREAM STAMP WALL LISTENERS CONTENT`: its
-stamp and the wall clock [ns], how many subscriptions the publisher has met, and what was in it: `good`,
-`bad`, or of joints their names, a `!` before one with a bad value. What an observer reads there depends on
-nothing the node under test does.
+ends a fault), or `offset NANOSECONDS`, by which simulated time is ahead of the wall clock. stdout tells each
+message, before it is sent, as `STREAM STAMP WALL LISTENERS CONTENT`: its stamp and the wall clock [ns], how
+many subscriptions the publisher has met, and what was in it: `good`, `bad`, or of joints their names, a `!`
+before one with a bad value. What an observer reads there depends on nothing the node under test does.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import rclpy
 from builtin_interfaces.msg import Time
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, qos_profile_sensor_data
+from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
 
 from oxygen_ros.sim.geometry import JOINTS
@@ -97,23 +98,45 @@ class JointDriver:
         return message, stamp_ns, ",".join(names) if is_readable else "bad"
 
 
-def make_drivers(streams: list[str], recording: Path) -> dict[str, CameraDriver | JointDriver]:
+class ClockDriver:
+    """Simulated time."""
+
+    def __init__(self) -> None:
+        self.publisher_type = Clock
+        self.profile = QoSProfile(depth=1)
+        self.fault = "well"
+
+    def make(self, now_ns: int) -> tuple[Clock, int, str]:
+        return Clock(clock=to_time(now_ns)), now_ns, "good"
+
+
+Driver = CameraDriver | JointDriver | ClockDriver
+
+
+def make_driver(stream: str, recording: Path) -> Driver:
+    if stream == "clock":
+        return ClockDriver()
     with np.load(recording) as arrays:
-        return {
-            stream: JointDriver(arrays[stream])
-            if stream not in CAMERAS
-            else CameraDriver(stream, arrays[stream])
-            for stream in streams
-        }
+        data = arrays[stream]
+    return CameraDriver(stream, data) if stream in CAMERAS else JointDriver(data)
 
 
-def read_orders(drivers: dict[str, CameraDriver | JointDriver]) -> None:
-    """Obey stdin until it is closed: then nobody is left to drive for."""
-    for line in sys.stdin:
-        stream, _, fault = line.strip().partition(" ")
-        if stream in drivers:
-            drivers[stream].fault = fault
-    signal.raise_signal(signal.SIGTERM)
+class Orders:
+    """What stdin says; read by a thread of its own until it is closed: then nobody is left to drive for."""
+
+    def __init__(self, drivers: dict[str, Driver], offset_ns: int) -> None:
+        self.offset_ns = offset_ns
+        self._drivers = drivers
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            what, _, order = line.strip().partition(" ")
+            if what == "offset":
+                self.offset_ns = int(order)
+            elif what in self._drivers:
+                self._drivers[what].fault = order
+        signal.raise_signal(signal.SIGTERM)
 
 
 def take_turns(periods: dict[str, float]) -> Iterator[str]:
@@ -130,29 +153,31 @@ def take_turns(periods: dict[str, float]) -> Iterator[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS))
+    parser.add_argument("--streams", nargs="+", choices=[*STREAMS, "clock"], default=list(STREAMS))
     parser.add_argument("--recording", type=Path, required=True, help=".npz with an array for each stream")
     parser.add_argument("--images", type=float, default=15.0, help="pictures a second of each camera [Hz]")
     parser.add_argument("--joints", type=float, default=100.0, help="joint states a second [Hz]")
+    parser.add_argument("--offset", type=int, default=0, help="of simulated time to the wall clock [ns]")
     options = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # nothing here needs an orderly end
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    drivers = make_drivers(options.streams, options.recording)
-    threading.Thread(target=read_orders, args=(drivers,), daemon=True).start()
+    drivers = {stream: make_driver(stream, options.recording) for stream in options.streams}
+    orders = Orders(drivers, options.offset)
     rclpy.init(args=[])
     node = Node(f"driver_{'_'.join(options.streams)}", start_parameter_services=False, enable_rosout=False)
     publishers = {
-        stream: node.create_publisher(driver.publisher_type, TOPICS[stream], driver.profile)
+        stream: node.create_publisher(driver.publisher_type, TOPICS.get(stream, f"/{stream}"), driver.profile)
         for stream, driver in drivers.items()
     }
     periods = {stream: 1 / (options.images if stream in CAMERAS else options.joints) for stream in drivers}
     for stream in take_turns(periods):
-        message, stamp_ns, content = drivers[stream].make(time.time_ns())
-        # Told first: whoever kills or stops this process between the two lines must not make a liar of it.
-        listeners = publishers[stream].get_subscription_count()
-        sys.stdout.write(f"{stream} {stamp_ns} {time.time_ns()} {listeners} {content}\n")
-        sys.stdout.flush()
+        message, stamp_ns, content = drivers[stream].make(time.time_ns() + orders.offset_ns)
+        if stream != "clock":
+            # Told first: whoever kills or stops this process between the two must not make a liar of it.
+            listeners = publishers[stream].get_subscription_count()
+            sys.stdout.write(f"{stream} {stamp_ns} {time.time_ns()} {listeners} {content}\n")
+            sys.stdout.flush()
         publishers[stream].publish(message)
     return 0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 CAMERAS = ("top", "wrist")
@@ -30,14 +30,14 @@ class Kind:
     part:     the part of /diagnostics that must report it
     words:    regular expression for what is said; `{topic}` stands for the target's topic
     seconds:  shortest and longest duration
-    stops:    whether no chunk can be right while it lasts
+    counted:  reported by a count among the part's values, not by its level
     """
 
     targets: tuple[str, ...]
     part: str
     words: str
     seconds: tuple[float, float] = (1.5, 3.5)
-    stops: bool = True
+    counted: bool = False
 
 
 KINDS = {
@@ -58,11 +58,13 @@ KINDS = {
     "lengths": Kind(("joint_states",), "inputs", r"{topic}: rejected.*7 names but 3 positions"),
     "missing_name": Kind(("joint_states",), "inputs", r"{topic}.*joint3"),
     # More questions at once than any model answers.
-    "questions": Kind(("question",), "text", r"questions not asked|\d+ rejected", stops=False),
+    "questions": Kind(("question",), "text", r"questions not asked|\d+ rejected"),
     # Ends that cannot hear each other; everything else goes on.
-    "mismatch": Kind(("instruction",), "inputs", r"incompatible QoS", stops=False),
-    "mismatch_chunk": Kind(("action_chunk",), "control", r"incompatible QoS", stops=False),
-    "wrong_type": Kind(CAMERAS, "inputs", r"{topic}.*CompressedImage", stops=False),
+    "mismatch": Kind(("instruction",), "inputs", r"incompatible QoS"),
+    "mismatch_chunk": Kind(("action_chunk",), "control", r"incompatible QoS"),
+    "wrong_type": Kind(CAMERAS, "inputs", r"{topic}.*CompressedImage"),
+    # Simulated time goes back for everybody, and later forward again. Only where there is simulated time.
+    "clock_jump": Kind(("clock",), "inputs", r"restarts: \d+", counted=True),
 }  # fmt: skip
 
 
@@ -79,10 +81,15 @@ class Fault:
     def part(self) -> str:
         return KINDS[self.kind].part
 
+    @property
+    def is_counted(self) -> bool:
+        return KINDS[self.kind].counted
+
     def is_reported_by(self, words: str, before: str = "") -> bool:
         """Whether what a part of /diagnostics says is about this fault.
 
         before: what it said before the fault; counts in it (texts rejected so far) report nothing new
+        Words are the part's message, of a counted kind its values.
         """
         topic = re.escape(TOPICS.get(self.target, self.target))
         found = re.search(KINDS[self.kind].words.replace("{topic}", topic), words)
@@ -92,19 +99,16 @@ class Fault:
         return f"{self.kind} of {self.target}"
 
 
-def draw_faults(
-    seed: int, pause: tuple[float, float] = (1.0, 3.0), only: tuple[str, ...] = ()
-) -> Iterator[Fault]:
-    """An endless sequence of faults. Every round holds each kind once, in an order of its own.
+def draw_faults(seed: int, kinds: Sequence[str], pause: tuple[float, float] = (1.0, 3.0)) -> Iterator[Fault]:
+    """An endless sequence of faults. Every round holds each of the kinds once, in an order of its own.
 
     pause:  shortest and longest calm after a fault [s]
-    only:   these kinds, instead of all
     """
     chance = random.Random(seed)
+    deck = list(kinds)
     while True:
-        kinds = list(only or KINDS)
-        chance.shuffle(kinds)
-        for name in kinds:
+        chance.shuffle(deck)
+        for name in deck:
             kind = KINDS[name]
             yield Fault(
                 name, chance.choice(kind.targets), chance.uniform(*kind.seconds), chance.uniform(*pause)

@@ -18,12 +18,14 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
 from oxygen_ros.msg import ActionChunk
-from oxygen_ros.soak.faults import TOPICS, Fault
+from oxygen_ros.soak.faults import STREAMS, TOPICS, Fault
 from oxygen_ros.soak.ledger import Ledger
 from oxygen_ros.soak.observer import Observer
 from oxygen_ros.soak.processes import Process
 
 BURST = 400
+# Seconds that simulated time goes back: more than a ledger's pass lasts.
+JUMP = (15.0, 40.0)
 # Words as nobody should say them: too long, with controls, with what a tokenizer might take for its own.
 RUDE_WORDS = (
     "what is in the box?",
@@ -41,18 +43,19 @@ class Injector:
     def __init__(
         self,
         drivers: dict[str, Process],
-        restart: Callable[[str], Process],
+        restart: Callable[[str, int], Process],
         observer: Observer,
         ledger: Ledger,
         seed: int,
     ) -> None:
-        """restart: starts the driver of a stream anew"""
+        """restart: starts a stream's driver anew, at an offset of simulated time to the wall clock [ns]"""
         self._drivers = drivers
         self._restart = restart
         self._observer = observer
         self._ledger = ledger
         self._chance = random.Random(seed)
         self._stranger: Node | None = None
+        self._offset_ns = 0
 
     def begin(self, fault: Fault) -> int:
         """Start a fault. Returns the wall clock [ns] before which it cannot have shown."""
@@ -65,6 +68,8 @@ class Injector:
             case "questions":
                 for _ in range(BURST):
                     self._observer.questions.publish(String(data=self._chance.choice(RUDE_WORDS)))
+            case "clock_jump":
+                self._set_clock(-int(self._chance.uniform(*JUMP) * 1e9))
             case "mismatch" | "mismatch_chunk" | "wrong_type":
                 self._stranger = self._make_stranger(fault)
             case _:
@@ -76,9 +81,11 @@ class Injector:
         now = time.time_ns()
         match fault.kind:
             case "restart":
-                self._drivers[fault.target] = self._restart(fault.target)
+                self._drivers[fault.target] = self._restart(fault.target, self._offset_ns)
             case "stall":
                 self._drivers[fault.target].send(signal.SIGCONT)
+            case "clock_jump":
+                self._set_clock(0)
             case "questions":
                 pass
             case "mismatch" | "mismatch_chunk" | "wrong_type":
@@ -91,13 +98,13 @@ class Injector:
 
     def find_begin(self, fault: Fault, begun_ns: int) -> int | None:
         """When a fault first showed [ns]; None while it has not."""
-        if fault.target not in self._drivers or fault.kind in ("restart", "stall", "wrong_type"):
+        if fault.target not in STREAMS or fault.kind in ("restart", "stall", "wrong_type"):
             return begun_ns
         return self._ledger.first_bad(fault.target, begun_ns)
 
     def find_end(self, fault: Fault, ended_ns: int) -> int | None:
         """When the first good message after a fault was sent [ns]; None while there is none."""
-        if fault.target not in self._drivers or fault.kind == "wrong_type":
+        if fault.target not in STREAMS or fault.kind == "wrong_type":
             return ended_ns
         return self._ledger.first_good(fault.target, ended_ns)
 
@@ -106,6 +113,11 @@ class Injector:
             self._stranger.destroy_node()
         for driver in self._drivers.values():
             driver.kill()
+
+    def _set_clock(self, offset_ns: int) -> None:
+        self._offset_ns = offset_ns
+        for driver in self._drivers.values():
+            driver.tell(f"offset {offset_ns}")
 
     def _make_stranger(self, fault: Fault) -> Node:
         """A node with an end that does not fit."""

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 KEPT_NS = 60_000_000_000
+# Simulated time may come to the same stamps again; what was sent longer ago belongs to another pass.
+PASS_NS = 10_000_000_000
 # Between a message being told in the ledger and being in the node's hands, on a machine busy with much else.
 TRANSIT_NS = 400_000_000
 # Between the node taking its inputs and the time its own figures begin, on a busy machine.
@@ -51,9 +53,8 @@ class Ledger:
         stream, stamp, sent, listeners, content = line.split()
         stamp_ns, sent_ns, is_heard = int(stamp), int(sent), int(listeners) > 0
         if stream in self._cameras:
-            known = self._find(stream, stamp_ns)
-            is_news = known is None
-            if known is None and content == "good":
+            is_news = not self._between(stream, stamp_ns, stamp_ns, sent_ns - PASS_NS)
+            if is_news and content == "good":
                 insort(self._entries[stream], Entry(stamp_ns, sent_ns, True))
             self._tell(stream, sent_ns, content == "good" and is_news and is_heard)
         else:
@@ -85,7 +86,7 @@ class Ledger:
     def _image_faults(self, stamp_ns: int, taken_ns: int) -> Iterator[str]:
         has_instant = False
         for camera in self._cameras:
-            good = self._between(camera, stamp_ns, stamp_ns + self._max_skew_ns)
+            good = self._between(camera, stamp_ns, stamp_ns + self._max_skew_ns, taken_ns - PASS_NS)
             if not good:
                 yield f"unsynchronised: {camera} published no good image near the chunk's stamp"
                 continue
@@ -98,7 +99,8 @@ class Ledger:
 
     def _joint_faults(self, stamp_ns: int, taken_ns: int) -> Iterator[str]:
         for joint in self._joints:
-            near = self._between(joint, stamp_ns - self._max_age_ns, stamp_ns + self._max_age_ns)
+            window = stamp_ns - self._max_age_ns, stamp_ns + self._max_age_ns
+            near = self._between(joint, *window, taken_ns - PASS_NS)
             if not any(entry.good for entry in near):
                 yield f"stale: {joint} has no good reading within max_age of the image"
                 continue
@@ -112,14 +114,12 @@ class Ledger:
                     f"published {age:.3f} s before it was used"
                 )
 
-    def _between(self, name: str, low_ns: int, high_ns: int) -> list[Entry]:
+    def _between(self, name: str, low_ns: int, high_ns: int, since_ns: int) -> list[Entry]:
+        """Entries with a stamp from low to high, sent since then."""
         entries = self._entries[name]
         first = bisect_left(entries, low_ns, key=lambda entry: entry.stamp_ns)
-        return entries[first : bisect_right(entries, high_ns, key=lambda entry: entry.stamp_ns)]
-
-    def _find(self, name: str, stamp_ns: int) -> Entry | None:
-        found = self._between(name, stamp_ns, stamp_ns)
-        return found[0] if found else None
+        last = bisect_right(entries, high_ns, key=lambda entry: entry.stamp_ns)
+        return [entry for entry in entries[first:last] if entry.sent_ns >= since_ns]
 
     def _tell(self, stream: str, sent_ns: int, is_good: bool) -> None:
         self.told.setdefault(stream, []).append((sent_ns, is_good))

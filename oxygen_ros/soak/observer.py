@@ -42,12 +42,13 @@ class HeardChunk:
 
 @dataclass(frozen=True, slots=True)
 class HeardStatus:
-    """One part of /diagnostics. words: its message; its values may tell of what is long past."""
+    """One part of /diagnostics. words: its message; values: those that are counts, or tell what is past."""
 
     sent_ns: int
     part: str
     is_ok: bool
     words: str
+    values: str
 
 
 class Observer(Node):
@@ -128,7 +129,8 @@ class Observer(Node):
         for status in message.status:
             part = status.name.partition(": ")[2]
             is_ok = status.level == DiagnosticStatus.OK
-            self.statuses.append(HeardStatus(info["source_timestamp"], part, is_ok, status.message))
+            values = "; ".join(f"{pair.key}: {pair.value}" for pair in status.values)
+            self.statuses.append(HeardStatus(info["source_timestamp"], part, is_ok, status.message, values))
 
 
 def start_ros() -> None:

@@ -108,13 +108,11 @@ class Process:
             self._lines.put(line.decode().strip())
 
 
-def start_driver(
-    streams: Sequence[str], recording: Path, folder: Path, *, images: float = 15.0, joints: float = 100.0
-) -> Process:
-    """A driver of some streams, as `driver` describes it."""
+def start_driver(streams: Sequence[str], recording: Path, folder: Path, *, offset_ns: int = 0) -> Process:
+    """A driver of some streams, as `driver` describes it. offset_ns: of simulated time to the wall clock."""
     command = [
         sys.executable, "-m", "oxygen_ros.soak.driver", "--streams", *streams, "--recording", str(recording),
-        "--images", str(images), "--joints", str(joints),
+        "--offset", str(offset_ns),
     ]  # fmt: skip
     return Process(f"driver of {', '.join(streams)}", command, folder / "drivers.log", speaks=True)
 

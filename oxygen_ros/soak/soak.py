@@ -56,12 +56,15 @@ class Soak:
             CAMERAS, JOINTS, int(parameters["max_skew"] * 1e9), int(parameters["max_age"] * 1e9)
         )
         self._observer = Observer()
-        self._drivers = {stream: self._start_driver(stream) for stream in STREAMS}
-        self._node = start_node("oxygen", files, folder / "node.log")
+        clock = {"use_sim_time": "true"} if options.sim_time else {}
+        streams = (*STREAMS, "clock") if options.sim_time else STREAMS
+        self._drivers = {stream: self._start_driver(stream) for stream in streams}
+        self._node = start_node("oxygen", files, folder / "node.log", clock)
         self._injector = Injector(
             self._drivers, self._start_driver, self._observer, self._ledger, options.seed
         )
-        self._faults = draw_faults(options.seed, only=tuple(options.only))
+        kinds = options.only or [kind for kind in KINDS if options.sim_time or kind != "clock_jump"]
+        self._faults = draw_faults(options.seed, kinds)
         self._pending: deque[HeardChunk] = deque()
         self._spent: dict[int, float] = {}
         self._skipped = 0  # since the activation
@@ -81,11 +84,14 @@ class Soak:
                 break
             self._observer.instructions.publish(String(data=INSTRUCTIONS[number % len(INSTRUCTIONS)]))
             outcome = self._try(fault)
+            if self.is_stopped:
+                break  # it was not given its time
             self.tally.outcomes.append(outcome)
             print(describe(outcome), flush=True)
             self.wait_until(lambda: False, fault.pause)
         self.tally.seconds = time.monotonic() - self._started
-        self._check_slots_at_rest()
+        if not self.is_stopped:
+            self._check_slots_at_rest()
         self._end_node()
 
     def wait_until(self, is_so: Callable[[], bool], seconds: float) -> bool:
@@ -106,7 +112,8 @@ class Soak:
 
     def _try(self, fault: Fault) -> Outcome:
         at = time.monotonic() - self._started
-        before = next((s.words for s in reversed(self._observer.statuses) if s.part == fault.part), "")
+        newest = next((s for s in reversed(self._observer.statuses) if s.part == fault.part), None)
+        before = "" if newest is None else newest.values if fault.is_counted else newest.words
         begun_ns = self._injector.begin(fault)
         self.wait_until(lambda: self._injector.find_begin(fault, begun_ns) is not None, PATIENCE)
         shown_ns = self._injector.find_begin(fault, begun_ns) or begun_ns
@@ -132,7 +139,9 @@ class Soak:
     def _find_report(self, fault: Fault, after_ns: int, before: str) -> int | None:
         for status in self._observer.statuses:
             is_after = status.sent_ns >= after_ns and status.part == fault.part
-            if is_after and not status.is_ok and fault.is_reported_by(status.words, before):
+            if not is_after or (status.is_ok and not fault.is_counted):
+                continue
+            if fault.is_reported_by(status.values if fault.is_counted else status.words, before):
                 return status.sent_ns
         return None
 
@@ -209,8 +218,8 @@ class Soak:
         if failed:
             self.tally.failures.append(f"{len(failed)} ticks failed, the first: {failed[0]}")
 
-    def _start_driver(self, stream: str) -> Process:
-        return start_driver([stream], self._recording, self._folder)
+    def _start_driver(self, stream: str, offset_ns: int = 0) -> Process:
+        return start_driver([stream], self._recording, self._folder, offset_ns=offset_ns)
 
 
 def read_memory(pid: int) -> int:
@@ -234,6 +243,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=1, help="of the sequence of faults")
     parser.add_argument("--only", nargs="*", choices=list(KINDS), default=[], help="these kinds of faults")
+    parser.add_argument("--sim-time", action="store_true", help="under /clock, which jumps too")
     parser.add_argument("--out", type=Path, default=None, help="folder for logs; default a new one in /tmp")
     options = parser.parse_args(arguments)
     folder = options.out or Path(tempfile.mkdtemp(prefix="oxygen_soak_"))
