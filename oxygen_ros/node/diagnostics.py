@@ -2,7 +2,7 @@
 """/diagnostics: what is well and what is not, by name and reason.
 
 Here lives the board everyone reports to. Reporting is allowed from any thread (a dict entry is replaced
-whole); publishing is the executor's, once a second and at once when a level changes.
+whole); publishing is the executor's, every PERIOD and at once when a level changes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ OK, WARN, ERROR, STALE = (
     DiagnosticStatus.ERROR,
     DiagnosticStatus.STALE,
 )
+# s between two messages: QoS that does not fit is looked for then, and is to be told within a second.
+PERIOD = 0.5
 SILENT_FOR = 5.0  # s before a part's level is logged again
 PARTS = ("inputs", "control", "text", "model")
 

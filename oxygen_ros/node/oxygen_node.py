@@ -76,7 +76,7 @@ class OxygenNode(ManagedNode):
         self._hold = self.create_service(SetBool, "~/hold", self._on_hold)
         # On the steady clock: a simulation that stops must still be reported.
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self._timer = self.create_timer(1.0, self._publish_diagnostics, clock=self._steady)
+        self._timer = self.create_timer(level.PERIOD, self._publish_diagnostics, clock=self._steady)
 
     # -- transitions ---------------------------------------------------------------------------
 
