@@ -67,5 +67,5 @@ def _shade(axis: Axes, plan: Plan) -> None:
     axis.axvspan(50, 82, color="#888888", alpha=0.14, linewidth=0)
     axis.set_xlim(-2, 82)
     axis.text(
-        66, 0.97, "the arm waits", ha="center", va="top", fontsize=8, transform=axis.get_xaxis_transform()
+        66, 0.03, "the arm waits", ha="center", va="bottom", fontsize=8, transform=axis.get_xaxis_transform()
     )
