@@ -22,6 +22,7 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
 
 from oxygen_ros.node import qos
+from oxygen_ros.node.bursts import Bursts
 from oxygen_ros.node.parameters import ParameterProblem
 from oxygen_ros.node.settings import Camera
 
@@ -64,6 +65,7 @@ class Inputs:
         # stream -> type and profile we subscribe with
         self._profiles: dict[str, tuple[str, QoSProfile]] = {}
         self._subscriptions: list[Subscription] = []
+        self._bursts: Bursts | None = None
         try:
             for camera in cameras:
                 store = self._make_store(camera.name)
@@ -74,7 +76,8 @@ class Inputs:
                     raise ParameterProblem(
                         f"parameter 'cameras.{camera.name}.topic' is {camera.topic!r}, no topic: {reason}"
                     ) from error
-            self._subscribe("joint_states", JointState, "joint_states", qos.JOINTS, self._store_joints)
+            self._bursts = Bursts(node, JointState, "joint_states", qos.JOINTS, self._store_joints, _no_log())
+            self._note("joint_states", JointState, qos.JOINTS, self._bursts.subscription)
             # The wider profile last: it is the one that publishers are held against.
             for profile in (qos.INSTRUCTION_LATCHED, qos.INSTRUCTION):
                 self._subscribe("instruction", String, "~/instruction", profile, self._store_instruction)
@@ -130,6 +133,8 @@ class Inputs:
     def destroy(self) -> None:
         for subscription in self._subscriptions:
             self._node.destroy_subscription(subscription)
+        if self._bursts is not None:
+            self._bursts.destroy()
 
     def _subscribe(
         self, stream: str, kind: Any, topic: str, profile: QoSProfile, store: Callable[[Any], None]
@@ -139,10 +144,12 @@ class Inputs:
             topic,
             store,
             profile,
-            # rclpy's own callback logs without the profiles; `find_mismatches` says it with both.
-            event_callbacks=SubscriptionEventCallbacks(incompatible_qos=lambda _: None),
+            event_callbacks=_no_log(),
         )
         self._subscriptions.append(subscription)
+        self._note(stream, kind, profile, subscription)
+
+    def _note(self, stream: str, kind: Any, profile: QoSProfile, subscription: Subscription) -> None:
         self.topics[stream] = subscription.topic_name
         self._profiles[stream] = (f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}", profile)
 
@@ -158,6 +165,9 @@ class Inputs:
             except IndexError:
                 pass  # none is left, or the worker has just taken it
             kept.append((message, received_ns))
+            # The joints of this moment belong to this image.
+            if self._bursts is not None:
+                self._bursts.drain()
             self._wake()
 
         return store
@@ -175,6 +185,11 @@ class Inputs:
             self._questions.append(message.data)
         else:
             self.questions_lost += 1
+
+
+def _no_log() -> SubscriptionEventCallbacks:
+    """rclpy's own callback logs without the profiles; `find_mismatches` says it with both."""
+    return SubscriptionEventCallbacks(incompatible_qos=lambda _: None)
 
 
 _TYPES = {"raw": Image, "compressed": CompressedImage}

@@ -9,6 +9,7 @@ import array
 import io
 import itertools
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -260,6 +261,35 @@ def test_joints_may_arrive_in_pieces(robot: Robot, eyes: Eyes) -> None:
             seen = eyes.chunk_of(_rgb8)[1]
             assert seen == pytest.approx([0.1 * i for i in range(7)], abs=1e-6)
         robot.wait_for_status("inputs", level="ok")
+
+
+def test_fast_joints_are_all_taken_and_read_at_the_image(robot: Robot, eyes: Eyes) -> None:
+    """500 Hz, a joint that turns at 1 rad/s: the chunk begins where it was when the image was taken."""
+    began, is_over = robot.node.get_clock().now().nanoseconds, threading.Event()
+
+    def turn() -> None:
+        message = JointState(name=list(JOINTS), position=array.array("d", [0.0] * len(JOINTS)))
+        while not is_over.wait(0.002):
+            now = robot.node.get_clock().now()
+            message.header.stamp = now.to_msg()
+            message.position[0] = (now.nanoseconds - began) / 1e9 - 1.0
+            robot._joints.publish(message)
+
+    driver = threading.Thread(target=turn)
+    with robot.spoiled(joints=lambda joints: None):
+        driver.start()
+        try:
+            robot.wait_for_tick(8)
+            before = robot.now("/oxygen/action_chunk")
+            chunk = robot.wait_for("/oxygen/action_chunk", after=before + 2)
+            status = robot.wait_for_status("inputs", level="ok")
+        finally:
+            is_over.set()
+            driver.join()
+    expected = (nanoseconds(chunk.header.stamp) - began) / 1e9 - 1.0
+    assert chunk.values[len(JOINTS)] == pytest.approx(expected, abs=0.03)
+    rate = next(pair.value for pair in status.values if pair.key == "/joint_states")
+    assert float(rate.split()[0]) > 100.0
 
 
 def test_a_library_that_takes_over_logging_is_not_heard(robot: Robot, node: Any) -> None:
