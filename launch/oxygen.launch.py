@@ -19,6 +19,8 @@ from launch_ros.parameter_descriptions import ParameterFile
 
 from launch import LaunchContext, LaunchDescription
 
+# Seconds from Ctrl-C to a harsher signal: a tick under way is finished and its texts are told first.
+GRACE = "15"
 RESPAWN_DELAY = 2.0  # seconds; long enough for a driver to let go of a poisoned context
 
 ARGUMENTS = [
@@ -118,6 +120,7 @@ def start_node(context: LaunchContext) -> list[Node]:
         arguments=["--ros-args", "--log-level", value("log_level")],
         respawn=value("respawn") == "true",
         respawn_delay=RESPAWN_DELAY,
+        sigterm_timeout=GRACE,
         output="both",
         emulate_tty=True,
     )
