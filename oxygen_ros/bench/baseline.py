@@ -35,7 +35,7 @@ def measure_baseline(shared: Shared, dtype: str, *, repeats: int = 3) -> tuple[d
     per_frame = setup.requests
     frames = max(2, -(-MAX_ROWS // per_frame))
     capacity = Capacity(frames, MAX_ROWS, setup.suffix_tokens + max(setup.n), MAX_ROWS)
-    components = Components(shared.model(dtype), capacity, shared.scene.at(0))
+    components = Components(shared.model(dtype), capacity, shared.scene.at(0), shared.clock)
 
     def median(work: Any) -> float:
         work()  # the first call is slower
@@ -47,13 +47,13 @@ def measure_baseline(shared: Shared, dtype: str, *, repeats: int = 3) -> tuple[d
         median(components.denoise),
         {shape: median(lambda shape=shape: components.decode(shape)) for shape in shapes},
     )
-    limits = measure_limits(shared.device, DTYPES[dtype])
+    limits = measure_limits(shared.device, DTYPES[dtype], shared.clock)
     prefill = prefill_products(network, len(shared.robot.cameras), shared.scene.prefix_tokens)
     denoise = denoise_products(network, network.config.denoise_steps)
     decode = {rows: decode_products(network, rows) for rows in ROW_BUCKETS}
 
     def part(seconds: float, products: Any) -> dict[str, float]:
-        floor = time_products(products, repeats)
+        floor = time_products(products, repeats, shared.clock)
         return {
             "ms": seconds * 1e3,
             "linear_layers_ms": floor * 1e3,

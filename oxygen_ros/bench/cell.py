@@ -133,7 +133,7 @@ class Cell:
                 plan = self._plans[name.mode, name.draft] if name.mode else self._action_plan()
                 lane = Lane(
                     name.mode, self.shared.model(dtype), plan.capacity, self.k, self._prompt,
-                    self.scene.at(0), draft=name.draft,
+                    self.scene.at(0), draft=name.draft, clock=self.shared.clock,
                 )  # fmt: skip
                 track = Track(name, plan, lane)
                 in_flight = name.mode is not None and lane.engine.batch
@@ -160,7 +160,9 @@ class Cell:
                 if track.name.dtype == dtype and track.name.draft == 0 and track.name.mode:
                     shapes.setdefault(track.plan.capacity, {}).update(dict.fromkeys(_shapes(track.plan)))
             for capacity, wanted in shapes.items():
-                components = Components(self.shared.model(dtype), capacity, self.scene.at(0))
+                components = Components(
+                    self.shared.model(dtype), capacity, self.scene.at(0), self.shared.clock
+                )
                 first = not any(known == dtype for known, _ in self.samples)
                 self.samples[dtype, capacity] = Samples(components, wanted, whole=first)
         for samples in self.samples.values():

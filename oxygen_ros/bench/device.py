@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from oxygen_ros.bench.lane import synchroniser
+from oxygen_ros.bench.lane import Clock, synchroniser
 
 _GIB = 2**30
 
@@ -36,18 +36,20 @@ def describe(device: torch.device) -> str:
     return f"{name}, {threads} thread{'s' * (threads > 1)} (torch {torch.__version__})"
 
 
-def measure_limits(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+def measure_limits(
+    device: torch.device, dtype: torch.dtype, clock: Clock = time.perf_counter
+) -> dict[str, float]:
     """GEMM rate [FLOP/s] of a large square product, and bandwidth [B/s] of reading and of copying memory."""
     big = device.type == "cuda"
     size = 8192 if big else 1024
     wait = synchroniser(device)
     a = torch.randn(size, size, device=device).to(dtype)
     b = torch.randn(size, size, device=device).to(dtype)
-    gemm = _best(lambda: a @ b, wait)
+    gemm = _best(lambda: a @ b, wait, clock)
     bulk = torch.ones((_GIB if big else _GIB // 4) // 4, device=device)
     target = torch.empty_like(bulk)
-    read = _best(lambda: bulk.sum(), wait)
-    copy = _best(lambda: target.copy_(bulk), wait)
+    read = _best(lambda: bulk.sum(), wait, clock)
+    copy = _best(lambda: target.copy_(bulk), wait, clock)
     amount = bulk.numel() * bulk.element_size()
     return {
         "gemm_flops_per_s": 2 * size**3 / gemm,
@@ -56,15 +58,15 @@ def measure_limits(device: torch.device, dtype: torch.dtype) -> dict[str, float]
     }
 
 
-def _best(work: Callable[[], Any], wait: Callable[[], None], repeats: int = 5) -> float:
+def _best(work: Callable[[], Any], wait: Callable[[], None], clock: Clock, repeats: int = 5) -> float:
     """The fastest of a few: a limit is what the device can do, not what it did meanwhile."""
     seconds = []
     for _ in range(repeats + 1):
         wait()
-        started = time.perf_counter()
+        started = clock()
         work()
         wait()
-        seconds.append(time.perf_counter() - started)
+        seconds.append(clock() - started)
     return min(seconds[1:])
 
 

@@ -23,18 +23,22 @@ from oxygen_ros.observation import Observation
 _CALLS = ("process", "encode", "denoise", "unprocess", "extend", "fork", "detokenize")
 
 
+Clock = Callable[[], float]
+
+
 class LaneClock:
     """Seconds this lane has run: times of its texts are those of a robot that has the device for itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._before = 0.0
         self._since: float | None = None
 
     def __call__(self) -> float:
-        return self._before if self._since is None else self._before + time.perf_counter() - self._since
+        return self._before if self._since is None else self._before + self._clock() - self._since
 
     def run(self) -> None:
-        self._since = time.perf_counter()
+        self._since = self._clock()
 
     def stand(self) -> None:
         self._before = self()
@@ -48,7 +52,8 @@ class CallTimer:
     timeline of one tick needs and measured ticks must not have.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, clock: Clock) -> None:
+        self._clock = clock
         self.waits = False
         self.calls: list[tuple[str, float, float]] = []
         self._wait = synchroniser(model.device)
@@ -57,11 +62,11 @@ class CallTimer:
 
     def _timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **named: Any) -> Any:
-            started = time.perf_counter()
+            started = self._clock()
             result = call(*arguments, **named)
             if self.waits:
                 self._wait()
-            self.calls.append((name, started, time.perf_counter()))
+            self.calls.append((name, started, self._clock()))
             return result
 
         return timed
@@ -111,6 +116,7 @@ class Lane:
         first: Observation,
         *,
         draft: int = 0,
+        clock: Clock = time.perf_counter,
     ) -> None:
         """mode: one of MODES; None: the robot only acts, nothing is asked
         first: an observation like those to come, for what the model records on its device
@@ -118,8 +124,9 @@ class Lane:
         `remark` says why nothing could be recorded, "" when all is well.
         """
         self.mode = mode
-        self.clock = LaneClock()
-        self.timer = CallTimer(model)
+        self._base_clock = clock
+        self.clock = LaneClock(clock)
+        self.timer = CallTimer(model, clock)
         share, batch = MODES[mode or "oxygen"]
         self.engine = Engine(model, capacity, share=share, batch=batch, draft=draft, clock=self.clock)
         self.remark = model.record(model.process(first))
@@ -156,7 +163,7 @@ class Lane:
     ) -> list[tuple[str, float, float]]:
         """One more tick with waiting calls; (call, start, end) in seconds from its beginning."""
         self.timer.waits = True
-        began = time.perf_counter()
+        began = self._base_clock()
         self.tick(number, observation, asked)
         self.timer.waits = False
         return [(name, start - began, end - began) for name, start, end in self.timer.calls]

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import torch
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from oxygen_ros.bench.ablate import ablate
 from oxygen_ros.bench.baseline import measure_baseline
 from oxygen_ros.bench.bursts import BUDGETS, BurstRun, find_period, run_bursts
 from oxygen_ros.bench.cell import Beat, Cell
@@ -51,6 +51,14 @@ def measure(options: Options, record: Record, shared: Shared, beat: Beat) -> Non
             record.write(options.json)
             cell.tracks.clear()  # the next cell's pools take this one's place
             cell.samples.clear()
+
+
+def measure_ablation(options: Options, record: Record, shared: Shared, beat: Beat) -> None:
+    """Each speed-up without and with it, for every dtype."""
+    for dtype in options.setup.dtypes:
+        entry = ablate(shared, dtype, rounds=options.setup.ticks, beat=beat)
+        record.document["ablation"].append(entry)
+        record.write(options.json)
 
 
 def measure_bursts(options: Options, record: Record, shared: Shared, beat: Beat) -> None:
@@ -104,7 +112,6 @@ def _recommend(options: Options, costs: dict[str, Costs]) -> list[dict[str, obje
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    torch.set_num_threads(options.threads)
     command = shlex.join(["oxygen_bench", *(sys.argv[1:] if arguments is None else arguments)])
     with Signals() as signals:
         return _run(options, command, signals)
@@ -121,7 +128,7 @@ def _run(options: Options, command: str, signals: Signals) -> int:
             bar = progress.add_task(f"drawing the weights of {options.setup.preset}")
             shared = Shared.make(options.setup)
             record = Record(options.setup, describe(shared.device), shared.energy.source, command)
-            work = measure_bursts if options.deadline else measure
+            work = measure_ablation if options.ablate else measure_bursts if options.deadline else measure
             work(options, record, shared, lambda words: progress.update(bar, description=words))
         record.document["complete"] = True
     except Stopped as stopped:

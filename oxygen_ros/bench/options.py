@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from oxygen_ros.bench.record import check_writable
 from oxygen_ros.bench.robots import ROBOTS
-from oxygen_ros.bench.setup import Setup
+from oxygen_ros.bench.setup import CLOCKS, Setup
 from oxygen_ros.bench.workload import ARRIVALS
 from oxygen_ros.engine.engine import MODES
 from oxygen_ros.models import ModelError
@@ -36,9 +38,9 @@ class Options:
     tick: float | None
     components: bool
     repeats: int
-    threads: int
     json: Path | None
     png: Path | None
+    ablate: bool
     deadline: bool
     period: float | None
     margin: float
@@ -50,6 +52,12 @@ def parse(arguments: Sequence[str] | None) -> Options:
     given = parser.parse_args(arguments)
     sweep = given.sweep
     try:
+        if given.threads < 1 or given.repeats < 1 or given.margin_ms < 0:
+            raise ValueError("threads and repeats must be 1 or more, margin-ms not negative")
+        if given.ablate and given.deadline:
+            raise ValueError("--ablate and --deadline are runs of their own: one at a time")
+        # Before the settings: which clock there is depends on it.
+        torch.set_num_threads(given.threads)
         setup = Setup(
             preset=given.preset,
             robot=given.robot,
@@ -68,14 +76,13 @@ def parse(arguments: Sequence[str] | None) -> Options:
             ticks=given.ticks or (5000 if given.deadline else 20),
             draft=given.speculate,
             seed=given.seed,
+            clock=given.clock,
         )
         for what, value in (("tick-ms", given.tick_ms), ("period-ms", given.period_ms)):
             if value is not None and value <= 0:
                 raise ValueError(f"{what} must be above 0, got {value}")
         if given.ticks is not None and given.ticks < 1:
             raise ValueError(f"ticks must be 1 or more, got {given.ticks}")
-        if given.threads < 1 or given.repeats < 1 or given.margin_ms < 0:
-            raise ValueError("threads and repeats must be 1 or more, margin-ms not negative")
         if not setup.cells:
             raise ValueError(f"no k in {list(setup.k)} is as small as any N in {list(setup.n)}")
         for file in (given.json, given.png):
@@ -88,9 +95,9 @@ def parse(arguments: Sequence[str] | None) -> Options:
         tick=given.tick_ms / 1e3 if given.tick_ms else None,
         components=not given.no_components,
         repeats=given.repeats,
-        threads=given.threads,
         json=given.json,
         png=given.png,
+        ablate=given.ablate,
         deadline=given.deadline,
         period=given.period_ms / 1e3 if given.period_ms else None,
         margin=given.margin_ms / 1e3,
@@ -130,9 +137,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--tick-ms", type=float, help="your tick time: the largest k that fits is recommended")
     add("--no-components", action="store_true", help="leave out the table of components at every row count")
     add("--repeats", type=int, default=3, help="of each entry in that table")
+    add(
+        "--clock",
+        default="auto",
+        help=f"{', '.join(CLOCKS)}; thread leaves out what other programs take (CPU)",
+    )
     add("--seed", type=int, default=0)
     add("--json", type=Path, help="write all figures here, after every cell")
     add("--png", type=Path, help="draw the trade-off and one tick's phases here")
+    add("--ablate", action="store_true", help="instead: what each lossless speed-up is worth")
     add(
         "--deadline",
         action="store_true",

@@ -37,6 +37,7 @@ class Record:
             "complete": False,
             "command": command,
             "energy": energy,
+            "clock": setup.clock_name,
             "setup": asdict(setup),
             "components": [],
             "action_only": [],
@@ -47,6 +48,7 @@ class Record:
             "recommended_k": [],
             "deadline": [],
             "remarks": [],
+            "ablation": [],
         }
         self.bursts: list[BurstRun] = []
         self.timelines: dict[str, list[tuple[str, float, float]]] = {}

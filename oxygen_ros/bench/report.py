@@ -12,6 +12,7 @@ from rich import box
 from rich.console import Console, Group
 from rich.table import Table
 
+from oxygen_ros.bench.ablate import show as show_ablation
 from oxygen_ros.bench.bursts import LATE
 
 
@@ -28,6 +29,8 @@ def show(console: Console, document: dict[str, Any]) -> None:
         console.print(speculation_table(document["speculation"]))
     if document["deadline"]:
         console.print(bursts_table(document["deadline"]))
+    for entry in document["ablation"]:
+        console.print(show_ablation(entry), highlight=False)
     for line in remarks(document):
         console.print(line, highlight=False)
 
@@ -37,7 +40,7 @@ def runs_tables(document: dict[str, Any]) -> Group:
     tables: list[Table] = []
     for dtype in dict.fromkeys(run["dtype"] for run in document["runs"]):
         times = make_table(
-            f"{dtype}: ticks in turn; ratio: how many times longer the isolated tick takes",
+            f"{dtype}: ticks in turn, {document['clock']} time; ratio: how many times longer isolated takes",
             ("N", "k", "mode"),
             (
                 "tick p50",

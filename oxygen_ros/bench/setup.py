@@ -6,12 +6,14 @@ Here lives no measurement. The command line is `options`; a cell is one N and k.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 import torch
 
 from oxygen_ros.bench.device import Memory
 from oxygen_ros.bench.energy import Energy, find_energy
+from oxygen_ros.bench.lane import Clock
 from oxygen_ros.bench.robots import ROBOTS, Robot, Scene, make_config, make_model
 from oxygen_ros.bench.workload import ARRIVALS
 from oxygen_ros.engine.engine import MODES
@@ -19,6 +21,8 @@ from oxygen_ros.models.loading import DTYPES, check_device
 from oxygen_ros.models.pi05.config import PRESETS
 from oxygen_ros.models.pi05.model import Pi05
 from oxygen_ros.models.pi05.network import Network, random_network
+
+CLOCKS = {"auto": None, "wall": time.perf_counter, "thread": time.thread_time}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class Setup:
     n, k:        token limits and decode steps a tick to measure; every pair is a cell
     requests:    texts asked for per tick, on average
     draft:       tokens of a speculated draft; 0: no speculation is measured
+    clock:       "wall"; "thread": what this thread computed, on a CPU with one torch thread; "auto": thread
+                 where it can be, else wall
     """
 
     preset: str = "demo"
@@ -47,6 +53,7 @@ class Setup:
     ticks: int = 20
     draft: int = 0
     seed: int = 0
+    clock: str = "auto"
 
     def __post_init__(self) -> None:
         """Raises ValueError naming the setting, its value and what is allowed; ModelError for the device."""
@@ -56,6 +63,7 @@ class Setup:
             ("mode", self.modes, MODES),
             ("dtype", self.dtypes, DTYPES),
             ("arrivals", (self.arrivals,), ARRIVALS),
+            ("clock", (self.clock,), CLOCKS),
         ):
             if not given:
                 raise ValueError(f"{what}: name one or more of {', '.join(known)}")
@@ -70,6 +78,18 @@ class Setup:
                 if number is not None and number < smallest:
                     raise ValueError(f"{name} must be {smallest} or more, got {number}")
         check_device(self.device)
+        if self.clock == "thread" and not self._can_use_thread_clock():
+            raise ValueError('clock "thread" needs a CPU with one torch thread; use "wall" or "auto"')
+
+    @property
+    def clock_name(self) -> str:
+        """The clock that is meant."""
+        if self.clock == "auto":
+            return "thread" if self._can_use_thread_clock() else "wall"
+        return self.clock
+
+    def _can_use_thread_clock(self) -> bool:
+        return check_device(self.device).type == "cpu" and torch.get_num_threads() == 1
 
     @property
     def cells(self) -> list[tuple[int, int]]:
@@ -89,6 +109,13 @@ class Shared:
     memory: Memory
     energy: Energy
     networks: dict[str, Network] = field(default_factory=dict)
+
+    @property
+    def clock(self) -> Clock:
+        """Of everything that is measured but ticks in real time."""
+        clock = CLOCKS[self.setup.clock_name]
+        assert clock is not None
+        return clock
 
     @classmethod
     def make(cls, setup: Setup) -> Shared:

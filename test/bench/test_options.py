@@ -30,6 +30,9 @@ from oxygen_ros.bench.options import parse
         ("--ticks 0", "ticks must be 1 or more, got 0"),
         ("--horizon 0", "horizon must be 1 or more, got 0"),
         ("--tick-ms 0", "tick-ms must be above 0, got 0.0"),
+        ("--clock sun", 'clock "sun" is not one of auto, wall, thread'),
+        ("--ablate --deadline", "--ablate and --deadline are runs of their own"),
+        ("--threads 0", "threads and repeats must be 1 or more"),
         ("--device tpu", 'device "tpu"'),
         ("--json /nowhere/out.json", "folder /nowhere does not exist"),
         ("--png /proc/out.png", "/proc/out.png cannot be written"),
@@ -63,6 +66,17 @@ def test_a_folder_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         parse(["--json", str(tmp_path)])
     assert "is a folder: name a file in it" in capsys.readouterr().err
+
+
+def test_the_thread_clock_needs_one_thread(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse([]).setup.clock_name == "thread"
+    try:
+        assert parse(["--threads", "2"]).setup.clock_name == "wall"
+        with pytest.raises(SystemExit):
+            parse(["--threads", "2", "--clock", "thread"])
+        assert 'needs a CPU with one torch thread; use "wall" or "auto"' in capsys.readouterr().err
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_sweep_fills_what_is_not_said() -> None:
