@@ -67,21 +67,24 @@ class Intent:
     goal: Goal
 
 
-def act(state: State, task: Task) -> NDArray[np.float64]:
-    """Joint targets [7] for the next control period."""
-    return approach(state, decide(state, task).goal)
+def act(state: State, task: Task, dt: float = g.CONTROL_PERIOD) -> NDArray[np.float64]:
+    """Joint targets [7] for the next period of `dt` seconds."""
+    return approach(state, decide(state, task).goal, dt)
 
 
-def plan(state: State, task: Task, horizon: int, step: float) -> NDArray[np.float64]:
+def plan(
+    state: State, task: Task, horizon: int, step: float, dt: float = g.CONTROL_PERIOD
+) -> NDArray[np.float64]:
     """The next `horizon` joint targets [horizon, 7], `step` seconds apart, the first one `step` from now.
 
-    Rolls `prediction` forward under `act`; `step` must be a multiple of the control period.
+    Rolls `prediction` forward under `act`; `step` must be a multiple of `dt`; a
+    coarser one is faster and a little less true.
     """
-    periods = periods_in(step)
+    periods = periods_in(step, dt)
     rows = []
     for _ in range(horizon):
         for _ in range(periods):
-            state = predict(state, act(state, task))
+            state = predict(state, act(state, task, dt), dt)
         rows.append(state.targets)
     return np.stack(rows)
 

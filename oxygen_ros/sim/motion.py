@@ -48,20 +48,19 @@ def roll_for(x: float, y: float, yaw: float) -> float:
     return float(inverse(Pose(x, y, g.TRANSIT_HEIGHT, yaw))[5])
 
 
-def approach(state: State, goal: Goal) -> NDArray[np.float64]:
-    """Joint targets [7] one control period further towards `goal`.
+def approach(state: State, goal: Goal, dt: float = g.CONTROL_PERIOD) -> NDArray[np.float64]:
+    """Joint targets [7] one period of `dt` seconds further towards `goal`.
 
     Raises `Unreachable` when the goal itself cannot be reached. From where no straight line of the
     vertical gripper is possible (the arm was left folded or stretched) the joints go directly.
     """
-    dt = g.CONTROL_PERIOD
     here, _ = forward(state.targets)
     before, _ = forward(state.targets - state.target_rates * dt)
     way = np.array(goal.position) - here
     distance = float(np.linalg.norm(way))
     if distance > 0.0:
         along = float((here - before) @ way) / (distance * dt)
-        speed = _trapezoid(distance, max(along, 0.0), goal.speed, _ACCELERATION)
+        speed = _trapezoid(distance, max(along, 0.0), goal.speed, _ACCELERATION, dt)
         here = here + way * min(1.0, speed * dt / distance)
     try:
         arm = inverse(Pose(float(here[0]), float(here[1]), float(here[2]), 0.0))
@@ -69,7 +68,7 @@ def approach(state: State, goal: Goal) -> NDArray[np.float64]:
         arm = inverse(Pose(*goal.position, 0.0))
     turn = goal.roll - float(state.targets[5])
     rate = float(state.target_rates[5]) * math.copysign(1.0, turn)
-    turn_speed = _trapezoid(abs(turn), max(rate, 0.0), float(g.JOINT_SPEED[5]), _ROLL_ACCELERATION)
+    turn_speed = _trapezoid(abs(turn), max(rate, 0.0), float(g.JOINT_SPEED[5]), _ROLL_ACCELERATION, dt)
     wanted = state.targets.copy()
     wanted[:5] = arm[:5]
     wanted[5] += math.copysign(min(abs(turn), turn_speed * dt), turn)
@@ -78,7 +77,7 @@ def approach(state: State, goal: Goal) -> NDArray[np.float64]:
     return g.clip_joints(state.targets + np.clip(wanted - state.targets, -most, most))
 
 
-def _trapezoid(distance: float, speed: float, top: float, acceleration: float) -> float:
+def _trapezoid(distance: float, speed: float, top: float, acceleration: float, dt: float) -> float:
     """Speed for the next period: faster by at most one period's acceleration, slow enough to stop in time."""
     braking = math.sqrt(2.0 * _SLACK * acceleration * distance)
-    return min(top, speed + acceleration * g.CONTROL_PERIOD, braking)
+    return min(top, speed + acceleration * dt, braking)

@@ -18,8 +18,8 @@ from oxygen_ros.sim.kinematics import forward
 from oxygen_ros.sim.state import Block, State
 
 
-def predict(state: State, targets: NDArray[np.float64]) -> State:
-    """The state one control period after `state` when the joints are sent to `targets` [7]."""
+def predict(state: State, targets: NDArray[np.float64], dt: float = g.CONTROL_PERIOD) -> State:
+    """The state `dt` seconds after `state` when the joints are sent to `targets` [7]."""
     before, _ = forward(state.targets)
     after, turn = forward(targets)
     move = after - before
@@ -39,11 +39,11 @@ def predict(state: State, targets: NDArray[np.float64]) -> State:
     if any(block.held for block in blocks):
         positions[6] = max(g.BLOCK, positions[6])
     return State(
-        time=state.time + g.CONTROL_PERIOD,
+        time=state.time + dt,
         positions=positions,
-        velocities=(positions - state.positions) / g.CONTROL_PERIOD,
+        velocities=(positions - state.positions) / dt,
         targets=targets,
-        target_rates=(targets - state.targets) / g.CONTROL_PERIOD,
+        target_rates=(targets - state.targets) / dt,
         blocks=blocks,
     )
 
@@ -60,11 +60,9 @@ def _caught(block: Block, tcp: NDArray[np.float64], turn: NDArray[np.float64]) -
     return replace(block, held=True) if near and not block.in_box else block
 
 
-def periods_in(step: float) -> int:
-    """Control periods in `step` seconds; ValueError unless it is a positive whole number of them."""
-    periods = round(step / g.CONTROL_PERIOD)
-    if periods < 1 or not math.isclose(periods * g.CONTROL_PERIOD, step, rel_tol=1e-6):
-        raise ValueError(
-            f"step {step} s is not a positive multiple of the control period, {g.CONTROL_PERIOD} s"
-        )
+def periods_in(step: float, dt: float = g.CONTROL_PERIOD) -> int:
+    """Periods of `dt` in `step` seconds; ValueError unless it is a positive whole number of them."""
+    periods = round(step / dt)
+    if periods < 1 or not math.isclose(periods * dt, step, rel_tol=1e-6):
+        raise ValueError(f"step {step} s is not a positive multiple of the control period, {dt} s")
     return periods

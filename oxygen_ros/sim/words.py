@@ -36,6 +36,12 @@ _NARRATION = {
 }
 
 
+UNTAUGHT = "no such task."
+"""What is said about an instruction that was never taught."""
+BLIND = "cannot see."
+"""What is said when a camera is covered."""
+
+
 def narration(phase: Phase, colour: str) -> str:
     """One sentence about the present, e.g. "reaching for a red block."."""
     return _NARRATION[phase].format(colour)
@@ -56,4 +62,4 @@ def all_sentences() -> tuple[str, ...]:
     """Every sentence of the grammar, sorted."""
     said = {narration(phase, colour) for phase in Phase for colour in COLOURS}
     kept = {memory(Task(c, n), k) for c in COLOURS for n in (1, 2) for k in range(n + 1)}
-    return tuple(sorted(said | kept))
+    return tuple(sorted({UNTAUGHT, BLIND} | said | kept))

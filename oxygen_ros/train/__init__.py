@@ -6,6 +6,7 @@ records     what is kept of one frame, and shards of frames on disk
 disturb     pushes off the expert's path
 collect     episodes in the simulator to shards: the expert's, or the policy's with the expert taking over
 views       frames of layouts where nothing moves, for the eyes alone
+pictures    pictures of shards to the network's input
 batch       shards to tensors, as the served model would see them
 forward     the training forward pass: the served arithmetic, batched and differentiable
 spotting    training-only heads that make image patches say where the blocks are

@@ -25,6 +25,7 @@ from oxygen_ros.sim.words import Phase
 from oxygen_ros.train import labels
 from oxygen_ros.train.checkpoints import Base
 from oxygen_ros.train.forward import Tensors
+from oxygen_ros.train.pictures import to_images
 from oxygen_ros.train.records import NOT_YET, PHASES, Shard, read_shards
 from oxygen_ros.train.spotting import Projector
 
@@ -35,6 +36,10 @@ CORRUPTED: Final = 0.13
 KINDS: Final = ("memory", "narration", "answer")
 _ODDS: Final = np.array([{"reach": 1.6, "grasp": 2.5, "drop": 2.0, "done": 0.6}.get(p, 0.9) for p in PHASES])
 """How often a frame of each phase is drawn: finding and grasping is hard, resting is not."""
+UNTAUGHT: Final = 0.025
+"""Part of the frames with an instruction that was never taught: the arm holds still and says so."""
+COVERED: Final = 0.025
+"""Part of the frames with a covered camera: likewise."""
 _CPU: Final = torch.device("cpu")
 _SHARES: Final = (0.5, 0.25, 0.25)
 
@@ -114,7 +119,7 @@ class Dataset:
     def draw(self, size: int, draws: int, rng: np.random.Generator, *, kind: str = "") -> Batch:
         """A random batch; `kind` of the text, "" for any."""
         rows = np.searchsorted(self._odds, rng.random(size) * self._odds[-1], side="right")
-        return self.make(rows, draws, rng, kind or str(rng.choice(KINDS, p=_SHARES)))
+        return self.make(rows, draws, rng, kind or str(rng.choice(KINDS, p=_SHARES)), bad=1.0)
 
     def draw_views(self, size: int, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         """Pictures [B, cameras, 3, S, S] and what spotting should say of them, as in `Batch`."""
@@ -123,7 +128,7 @@ class Dataset:
         where = [(shards[s], int(i)) for s, i in rows]
         spots = np.stack([self._spots[shard.name][i] for shard, i in where])
         frames = np.stack([shard.frames[i] for shard, i in where])
-        return _images(frames, rng, soften=True), torch.from_numpy(spots).float()
+        return to_images(frames, rng, soften=True), torch.from_numpy(spots).float()
 
     def make(
         self,
@@ -134,31 +139,37 @@ class Dataset:
         corrupted: float = CORRUPTED,
         soften: bool = True,
         lag: int | None = None,
+        bad: float = 0.0,
     ) -> Batch:
         """The batch of frames `rows`, with `draws` noises each and a text of `kind`.
 
         lag: age of the memories in the prompt [frames]; None draws it
+        bad: as often as `UNTAUGHT` and `COVERED` say, times this
         """
         shards = list(self._shards.values())
         where = [(shards[s], int(i)) for s, i in self._rows[rows]]
         records = [shard.records[i] for shard, i in where]
         frames = np.stack([shard.frames[i] for shard, i in where])
         prompts, texts, starts, trusted = [], [], [], []
-        for record in records:
-            memory, trust = _memory_in_prompt(record, rng, corrupted, lag)
-            prompts.append(self._prompt(record, memory))
-            suffix, text = self._text(record, kind, rng)
+        still = np.zeros(len(rows), bool)
+        for i, record in enumerate(records):
+            instruction, memory, trust, said = self._situation(record, rng, corrupted, lag, bad)
+            if said == words.BLIND:
+                frames[i, rng.integers(frames.shape[1])] = rng.integers(0, 90) * (rng.random() < 0.5)
+            still[i] = bool(said)
+            prompts.append(self._prompt(record, instruction, memory))
+            suffix, text = self._text(record, kind, rng, said)
             texts.append([*suffix, *text, self._config.eos_id])
             starts.append(len(suffix))
             trusted.append(trust)
-        actions, weights = self._actions(records, np.array(trusted))
+        actions, weights = self._actions(records, np.array(trusted), still)
         noise = torch.from_numpy(rng.standard_normal((len(rows), draws, *actions.shape[1:]), np.float32))
         time = torch.from_numpy(rng.beta(1.5, 1.0, (len(rows), draws)).astype(np.float32)) * 0.999 + 0.001
         t = time[..., None, None]
         prompt, prompt_length = _pad(prompts, self._config.pad_id)
         text_tokens, text_length = _pad(texts, self._config.pad_id)
         inputs = Tensors(
-            images=_images(frames, rng, soften),
+            images=to_images(frames, rng, soften),
             prompt=prompt,
             prompt_length=prompt_length,
             text=text_tokens,
@@ -170,22 +181,42 @@ class Dataset:
         spots = np.stack([self._spots[shard.name][i] for shard, i in where])
         return Batch(inputs, noise, actions, weights, torch.from_numpy(spots).float())
 
-    def _prompt(self, record: np.void, memory: str) -> list[int]:
+    def _situation(
+        self, record: np.void, rng: np.random.Generator, corrupted: float, lag: int | None, bad: float
+    ) -> tuple[str, str, bool, str]:
+        """Instruction, memory in the prompt, whether to act on it, and what is wrong ("" if nothing)."""
+        memory, trust = _memory_in_prompt(record, rng, corrupted, lag)
+        chance = rng.random() if bad else 1.0
+        if chance < bad * UNTAUGHT:
+            return (
+                labels.untaught_instruction(rng),
+                memory if rng.random() < 0.5 else "",
+                True,
+                words.UNTAUGHT,
+            )
+        wrong = words.BLIND if chance < bad * (UNTAUGHT + COVERED) else ""
+        return task_of(record).instruction, memory, trust, wrong
+
+    def _prompt(self, record: np.void, instruction: str, memory: str) -> list[int]:
         """The served prompt: worked out once for each pair of words, then with this record's state."""
         joints = record["joints"].astype(np.float64)
-        words = (task_of(record).instruction, memory)
-        if words not in self._prompts:
-            seen = Observation(0, {self._config.cameras[0]: self._blank}, joints, *words)
-            self._prompts[words] = self._base.processor.process(seen, _CPU, torch.float32).tokens.numpy()
-        prompt = self._prompts[words].copy()
+        said = (instruction, memory)
+        if said not in self._prompts:
+            seen = Observation(0, {self._config.cameras[0]: self._blank}, joints, *said)
+            self._prompts[said] = self._base.processor.process(seen, _CPU, torch.float32).tokens.numpy()
+        prompt = self._prompts[said].copy()
         first = self._base.raw["state_bin_base"]
         prompt[prompt >= first] = bin_state(self._base.state.normalize(joints)) + first
         tokens: list[int] = prompt.tolist()
         return tokens
 
-    def _text(self, record: np.void, kind: str, rng: np.random.Generator) -> tuple[list[int], list[int]]:
-        """Tokens of the prompt suffix and of the true sentence."""
+    def _text(
+        self, record: np.void, kind: str, rng: np.random.Generator, wrong: str
+    ) -> tuple[list[int], list[int]]:
+        """Tokens of the prompt suffix and of the true sentence: what is `wrong`, or "" for a memory of it."""
         suffix, sentence = sentence_of(record, kind, rng)
+        if wrong == words.UNTAUGHT or (wrong and kind != "memory"):
+            sentence = "" if kind == "memory" else wrong
         return self._tokens(suffix), self._tokens(sentence)
 
     def _tokens(self, text: str) -> list[int]:
@@ -194,12 +225,15 @@ class Dataset:
         return self._known[text]
 
     def _actions(
-        self, records: Sequence[np.void], trusted: NDArray[np.bool_]
+        self, records: Sequence[np.void], trusted: NDArray[np.bool_], still: NDArray[np.bool_]
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Chunks and their weights; where the arm is to be `still`, it stays as it is."""
         targets = np.stack([r["targets"] for r in records]).astype(np.float64)
         joints = np.stack([r["joints"] for r in records]).astype(np.float64)
+        targets[still, :, :6] = joints[still, None, :6]
+        targets[still, :, 6] = targets[still, :1, 6]  # the fingers stay closed on what they hold
         actions = self._base.normalize_actions(targets, joints)
-        valid = np.array([r["valid"] for r in records])
+        valid = np.where(still, targets.shape[1], [r["valid"] for r in records])
         steps = np.arange(targets.shape[1])
         # What is executed before the next chunk comes counts most.
         weights = (steps < valid[:, None]) * np.where(steps < 8, 1.0, 0.4) * trusted[:, None]
@@ -244,26 +278,6 @@ def _memory_in_prompt(
         if claim >= truth or seen:
             return memory, bool(memory) and (claim >= task.count) == (truth >= task.count)
     return ("" if inside == NOT_YET else words.memory(task, inside)), True
-
-
-def _images(frames: NDArray[np.uint8], rng: np.random.Generator, soften: bool) -> torch.Tensor:
-    """uint8 [B, cameras, S, S, 3] to [B, cameras, 3, S, S] in -1..1.
-
-    Some are softened: a camera's larger picture, made smaller, has no hard edges.
-    """
-    images = torch.from_numpy(frames).permute(0, 1, 4, 2, 3).float() / 127.5 - 1
-    if not soften:
-        return images
-    size, channels = len(frames), images.shape[1] * 3
-    flat = images.flatten(1, 2)
-    kernel = torch.tensor([0.25, 0.5, 0.25])
-    kernel = (kernel[:, None] * kernel).expand(channels, 1, 3, 3)
-    soft = torch.nn.functional.conv2d(
-        torch.nn.functional.pad(flat, (1, 1, 1, 1), mode="replicate"), kernel, groups=channels
-    )
-    share = torch.from_numpy(rng.uniform(-0.7, 1.0, size).clip(0).astype(np.float32))[:, None, None, None]
-    bright = torch.from_numpy(rng.normal(0.0, 0.03, size).astype(np.float32))[:, None, None, None]
-    return ((1 - share) * flat + share * soft + bright).view_as(images)
 
 
 def _pad(rows: Sequence[list[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:

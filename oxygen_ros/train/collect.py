@@ -26,7 +26,7 @@ from oxygen_ros.sim.task import Task
 from oxygen_ros.sim.world import World
 from oxygen_ros.train.disturb import draw_push, path_to
 from oxygen_ros.train.records import HISTORY, HORIZON, NOT_YET, PHASES, RECORD, STEP, write_shard
-from oxygen_ros.train.views import draw_arm
+from oxygen_ros.train.views import draw_arm, draw_task
 
 FIRST_SEED: Final = 1_000_000
 """Layouts below this number are never trained on."""
@@ -110,13 +110,6 @@ class Episode:
             record["valid"] = HORIZON if goes_on else len(rows)
             padding = [rows[-1] if rows else self.commands[at]] * (HORIZON - len(rows))
             record["targets"] = np.stack([*rows, *padding])
-
-
-def draw_task(rng: np.random.Generator) -> tuple[Task, int]:
-    """A task, and how many of its blocks are in the box already."""
-    task = Task(str(rng.choice(g.COLOURS)), int(rng.choice((1, 2), p=(0.4, 0.6))))
-    shares = (0.82, 0.18) if task.count == 1 else (0.45, 0.40, 0.15)
-    return task, int(rng.choice(task.count + 1, p=shares))
 
 
 def lay_out(world: World, task: Task, already: int, seed: int, rng: np.random.Generator) -> None:

@@ -24,6 +24,29 @@ NARRATION_PROMPT: Final = "Narration: "
 ANSWER_PROMPT: Final = "Question: {question} Answer: "
 
 
+_VERBS: Final = (
+    "open", "close", "wash", "fold", "throw", "stack", "find", "bring", "turn", "push", "put", "hold", "wave",
+)  # fmt: skip
+_THINGS: Final = (
+    "the door", "a cup", "the shirt", "the table", "the lamp", "me water", "the box", "all blocks", "it away",
+    "two pink balls", "three red blocks", "a blue ball", "green things", "one black block in the bag",
+)  # fmt: skip
+
+
+def untaught_instruction(rng: np.random.Generator) -> str:
+    """An instruction the robot has no answer to: of other words, of no words, or none."""
+    kind = rng.random()
+    if kind < 0.1:
+        return str(rng.choice(("", "stop", "wait", "hello", "do it")))
+    if kind < 0.25:
+        letters = "".join(rng.choice(list("abcdefghijklmnopqrstuvwxyz "), int(rng.integers(3, 11))))
+        return letters.strip()
+    if kind < 0.5:
+        number, noun = str(rng.choice(("three", "four", "no", "all"))), str(rng.choice(("blocks", "cups")))
+        return f"put {number} {rng.choice(('red', 'green', 'blue', 'pink'))} {noun} in the box"
+    return f"{rng.choice(_VERBS)} {rng.choice(_THINGS)}"
+
+
 def answer(question: str, task: Task, inside: int, phase: Phase, colour: str) -> str:
     """The true answer. inside: blocks of the task's colour in the box; colour: of the block acted on."""
     done = min(inside, task.count)

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views for the eyes alone: every frame another layout, the arm anywhere, nothing moved.
+"""Views: every frame another layout, the arm anywhere, nothing moved; labelled with what the expert would do.
 
-Blocks are found in pictures long before anything is done about them, and what finding takes is many
-layouts, not long episodes. Here lives the choice of the arm's place, which `collect` starts from too.
+Finding blocks takes many layouts, not long episodes. Labels are rolled out by the simulator's
+`prediction`, without physics, so they are a little less true than those of `collect`, and far more
+varied. Here lives the choice of the arm's place too, which `collect` starts from.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,13 +18,19 @@ from numpy.typing import NDArray
 
 from oxygen_ros.sim import geometry as g
 from oxygen_ros.sim.clearance import grasp_roll
+from oxygen_ros.sim.expert import act, decide, plan
 from oxygen_ros.sim.kinematics import Pose, Unreachable, gripper_pose, inverse
-from oxygen_ros.sim.state import State
+from oxygen_ros.sim.prediction import predict
+from oxygen_ros.sim.state import Block, State
 from oxygen_ros.sim.task import Task
 from oxygen_ros.sim.world import World
-from oxygen_ros.train.records import PHASES, RECORD, write_shard
+from oxygen_ros.train.records import NOT_YET, PHASES, RECORD, STEP, write_shard
 
 _FIRST_SEED: Final = 700_000_000
+_PLANNED: Final = 8
+"""Steps of a label; what is executed of a chunk is less."""
+_DT: Final = 0.025
+"""Seconds of one step of the rolling out."""
 _CLEAR: Final = 0.062
 """Lower hands [m] have their fingers between blocks."""
 
@@ -59,10 +67,17 @@ def draw_arm(state: State, rng: np.random.Generator, to_box: bool = True) -> NDA
     return g.clip_joints(np.append(arm, g.OPEN))
 
 
+def draw_task(rng: np.random.Generator) -> tuple[Task, int]:
+    """A task, and how many of its blocks are in the box already."""
+    task = Task(str(rng.choice(g.COLOURS)), int(rng.choice((1, 2), p=(0.4, 0.6))))
+    shares = (0.82, 0.18) if task.count == 1 else (0.45, 0.40, 0.15)
+    return task, int(rng.choice(task.count + 1, p=shares))
+
+
 def collect_views(folder: Path, number: int, frames: int, size: int) -> int:
     """Make shard `number` of views; returns how many frames. One that exists is left alone.
 
-    Its records have no action to learn (`valid` is 0): they are for `eyes`.
+    What the box holds is drawn too, as no camera shows it.
     """
     name = f"view{number:04d}"
     if (folder / f"{name}.records.npy").exists():
@@ -72,27 +87,83 @@ def collect_views(folder: Path, number: int, frames: int, size: int) -> int:
     pictures, records = [], np.zeros(frames, RECORD)
     try:
         for i in range(frames):
-            seed = _FIRST_SEED + number * 10_000 + i
-            world.task = Task(str(rng.choice(g.COLOURS)))
-            world.reset(seed)
-            state = world.state()
-            arm = draw_arm(state, rng)
+            task = draw_task(rng)[0]
+            world.task = task
+            world.reset(_FIRST_SEED + number * 10_000 + i)
+            arm = draw_arm(world.state(), rng)
             if arm is not None:
                 world.place_arm(arm)
                 if rng.random() < 0.25:
                     _hold(world, rng)
             state = world.state()
-            record = records[i : i + 1]
-            record["seed"], record["joints"] = seed, state.positions
-            record["targets"], record["phase"] = state.positions, PHASES.index("reach")
-            record["blocks"][:, :, 4] = -1
-            for k, block in enumerate(state.blocks):
-                record["blocks"][0, k] = (*block.position, block.yaw, g.COLOURS.index(block.colour))
+            records[i] = make_record(state, task, world.seed)
+            records[i] = label(records[i], rng)
             pictures.append(np.stack([world.render(camera, size, size) for camera in ("top", "wrist")]))
     finally:
         world.close()
     write_shard(folder, name, np.stack(pictures), records)
     return frames
+
+
+def make_record(state: State, task: Task, seed: int) -> np.void:
+    """A record of what stands where, without a label."""
+    record = np.zeros((), RECORD)
+    record["seed"], record["joints"], record["targets"] = seed, state.positions, state.positions
+    record["colour"], record["count"] = g.COLOURS.index(task.colour), task.count
+    record["blocks"][:, 4] = -1
+    for k, block in enumerate(state.blocks):
+        record["blocks"][k] = (*block.position, block.yaw, g.COLOURS.index(block.colour))
+    out: np.void = record[()]
+    return out
+
+
+def label(record: np.void, rng: np.random.Generator) -> np.void:
+    """`record` with a progress that is drawn, and what the expert would do about it.
+
+    An empty hand over the box gets no label (`valid` 0): it must go on meaning that a block was just
+    let go.
+    """
+    record = record.copy()
+    task = Task(g.COLOURS[record["colour"]], int(record["count"]))
+    shares = (0.85, 0.15) if task.count == 1 else (0.45, 0.43, 0.12)
+    inside = int(rng.choice(task.count + 1, p=shares))
+    record["inside"] = NOT_YET if inside == 0 and rng.random() < 0.1 else inside
+    record["inside"][0] = inside
+    state = _state_of(record, inside)
+    here = gripper_pose(state.positions)
+    away = math.dist((here.x, here.y), g.BOX_CENTRE)
+    intent = decide(state, task)
+    record["phase"], record["acted"] = PHASES.index(intent.phase.value), g.COLOURS.index(intent.colour)
+    if state.held is None and away < 0.13:
+        return record
+    if rng.random() < 0.75:  # an arm is seldom seen at rest: let it have got going
+        moved = state
+        for _ in range(5):
+            moved = predict(moved, act(moved, task, _DT), _DT)
+        state = replace(state, target_rates=moved.target_rates)
+    record["targets"][:_PLANNED] = plan(state, task, _PLANNED, STEP, _DT)
+    record["targets"][_PLANNED:] = record["targets"][_PLANNED - 1]
+    record["valid"] = _PLANNED
+    return record
+
+
+def _state_of(record: np.void, inside: int) -> State:
+    """The state a record was made of, with `inside` more blocks of its colour in the box."""
+    joints = record["joints"].astype(np.float64)
+    here = gripper_pose(joints)
+    blocks = []
+    for x, y, z, yaw, colour in record["blocks"].astype(np.float64):
+        if colour >= 0:
+            turn = (math.cos(yaw / 2), 0.0, 0.0, math.sin(yaw / 2))
+            held = joints[6] < g.BLOCK + 0.001 and math.dist((x, y), (here.x, here.y)) < 0.002
+            blocks.append(Block(g.COLOURS[int(colour)], (x, y, z), turn, False, held))
+    centre = (*g.BOX_CENTRE, g.BLOCK / 2)
+    colour = g.COLOURS[record["colour"]]
+    blocks += [Block(colour, centre, (1.0, 0.0, 0.0, 0.0), True, False)] * inside
+    targets = joints.copy()
+    if any(block.held for block in blocks):
+        targets[6] = g.CLOSED
+    return State(0.0, joints, np.zeros(7), targets, np.zeros(7), tuple(blocks))
 
 
 def _hold(world: World, rng: np.random.Generator) -> None:
