@@ -108,18 +108,25 @@ class Worker:
         with Housekeeper() as housekeeper:
             while not self._is_stopping:
                 self.last_sign = time.monotonic()
-                try:
-                    pause = self._turn()
-                except Exception as error:
-                    # Whatever it is, the robot's control must not end silently: reported, and tried again.
-                    pause = self._survive(error)
+                pause = self._attempt(self._turn)
                 # After the tick: a due one waits for no report, no log line and no garbage collection.
-                self._watch.look(self._sampler, self._ticker, self._pace)
+                pause = max(pause, self._attempt(self._look))
                 pause = housekeeper.rest(pause)
                 if pause > 0:
                     self._wake.wait(min(pause, LOOK_EVERY))
                 self._wake.clear()
         self._end()
+
+    def _attempt(self, work: Callable[[], float]) -> float:
+        """Whatever goes wrong, the robot's control must not end silently: reported, and tried again."""
+        try:
+            return work()
+        except Exception as error:
+            return self._survive(error)
+
+    def _look(self) -> float:
+        self._watch.look(self._sampler, self._ticker, self._pace)
+        return 0.0
 
     def _turn(self) -> float:
         """Look at inputs and clock, tick when one is due. Returns how long there is nothing to do [s]."""
