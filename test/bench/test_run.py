@@ -132,12 +132,12 @@ def test_a_stopped_run_keeps_its_results(tmp_path: Path, number: signal.Signals)
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
     )
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 150
         while not file.exists() and process.poll() is None and time.monotonic() < until:
             time.sleep(0.05)
         assert json.loads(file.read_text())["runs"][1]["n"] == 1
         process.send_signal(number)
-        printed, complaints = process.communicate(timeout=60)
+        printed, complaints = process.communicate(timeout=150)
     finally:
         process.kill()
     assert process.returncode == 128 + number
