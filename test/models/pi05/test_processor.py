@@ -62,6 +62,8 @@ def test_prompt_layout() -> None:
     assert tokens(observation) == [BOS, *spell("Task: go."), *state]
     with_memory = replace(observation, memory="one")
     assert tokens(with_memory) == [BOS, *spell("Task: go. Memory: one"), *state]
+    with_both = replace(with_memory, subtask="up")
+    assert tokens(with_both) == [BOS, *spell("Task: go. Subtask: up. Memory: one"), *state]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +110,14 @@ def test_the_memory_gives_way_when_the_prompt_is_full() -> None:
     room = CONFIG.max_prompt - len(words) - len(spell(" State:  Action: ")) - 7
     assert ids[: len(words) + room] == words + spell(" Memory: " + observation.memory)[:room]
     assert ids[len(words) + room :] == tokens(replace(observation, memory=""))[len(words) :]
+
+
+def test_the_subtask_stands_before_the_memory_that_gives_way() -> None:
+    observation = replace(observe(1, instruction="pick", memory="abcdefghijklm" * 8), subtask="go on")
+    ids = tokens(observation)
+    assert len(ids) == CONFIG.max_prompt
+    words = [BOS, *spell("Task: pick. Subtask: go on.")]
+    assert ids[: len(words)] == words
 
 
 def test_an_instruction_at_the_limit_and_one_past_it() -> None:
