@@ -69,6 +69,7 @@ class Soak:
         self._spent: dict[int, float] = {}
         self._skipped = 0  # since the activation
         self._next_memory = 0.0
+        self._waited_before = 0.0
         self._started = time.monotonic()
         self.is_stopped = False
 
@@ -77,6 +78,7 @@ class Soak:
         if not self.wait_until(lambda: self._observer.chunk_count > 0, START_TIMEOUT):
             raise RuntimeError(f"no chunk within {START_TIMEOUT:.0f} s:\n{self._node.last_words()}")
         self._started = time.monotonic()
+        self._waited_before = read_waiting(self._node.pid)
         end = self._started + self._seconds
         self.wait_until(lambda: False, 2.0)
         for number, fault in enumerate(self._faults):
@@ -178,6 +180,7 @@ class Soak:
         if now >= self._next_memory:
             self._next_memory = now + 1.0
             tally.memory.append((now, read_memory(self._node.pid)))
+            tally.waited = read_waiting(self._node.pid) - self._waited_before
         if self._node.status is not None:
             raise RuntimeError(f"the node ended with status {self._node.status}:\n{self._node.last_words()}")
 
@@ -226,6 +229,17 @@ def read_memory(pid: int) -> int:
     """Resident bytes of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def read_waiting(pid: int) -> float:
+    """Seconds that a process's threads have been ready to run without a CPU."""
+    waited_ns = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            waited_ns += int((task / "schedstat").read_text().split()[1])
+        except OSError:
+            continue  # it has just ended, or this kernel does not tell
+    return waited_ns / 1e9
 
 
 def describe(outcome: Outcome) -> str:

@@ -6,7 +6,6 @@ Here lives the bounds and the summary; plain Python.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -30,7 +29,11 @@ class Outcome:
 
 @dataclass(slots=True)
 class Tally:
-    """Figures of a run. memory: (seconds since the start, bytes) of the node's resident memory."""
+    """Figures of a run.
+
+    memory:  (seconds since the start, bytes) of the node's resident memory
+    waited:  seconds the node's threads were ready to run and had no CPU: other programs' doing
+    """
 
     seed: int
     seconds: float = 0.0
@@ -42,7 +45,7 @@ class Tally:
     bad_chunks: list[str] = field(default_factory=list)
     memory: list[tuple[float, int]] = field(default_factory=list)
     slots_leaked: int = 0
-    texts: Counter[str] = field(default_factory=Counter)
+    waited: float = 0.0
     failures: list[str] = field(default_factory=list)
 
     def find_growth(self) -> float | None:
@@ -92,7 +95,7 @@ class Tally:
             f"{len(self.outcomes)} faults injected, {len(reported)} reported (slowest {worst(reported)}), "
             f"{len(recovered)} recovered (slowest {worst(recovered)}); "
             f"{len(self.bad_chunks)} of {self.judged} chunks from bad input; "
-            f"{self.slots_leaked} slots leaked; memory {memory}: "
+            f"{self.slots_leaked} slots leaked; memory {memory}; waited {self.waited:.0f} s for a CPU: "
             + ("PASS" if not breaches else f"FAIL, {breaches} breaches")
         )
 

@@ -24,7 +24,7 @@ def test_a_good_run_passes() -> None:
     tally = make_good()
     assert tally.find_breaches() == []
     assert tally.find_growth() == pytest.approx(0.0)
-    assert tally.summarise().endswith("memory +0.00%: PASS")
+    assert tally.summarise().endswith("memory +0.00%; waited 0 s for a CPU: PASS")
     assert "\n" not in tally.summarise()
 
 
