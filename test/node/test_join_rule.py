@@ -25,8 +25,9 @@ def rule(latency: float = 0.0, spec: ModelSpec = SPEC, **changes: Any) -> JoinRu
     return Settings({**values, **changes}).make_join_rule(spec, latency)
 
 
-def test_by_default_the_denoiser_is_guided_over_all_that_is_left() -> None:
-    assert rule(0.17) == JoinRule("rtc", delay=2, overlap=None, schedule="exp", max_weight=5.0, tolerance=0.5)
+def test_by_default_each_chunk_stands_alone_and_what_is_left_would_weigh() -> None:
+    default = JoinRule(mode="replace", delay=2, schedule="exp", max_weight=5.0, tolerance=0.5)
+    assert rule(0.17) == default
 
 
 @pytest.mark.parametrize(("latency", "steps"), [(0.0, 0), (0.001, 1), (0.1, 1), (0.101, 2), (99.0, 16)])
