@@ -25,6 +25,7 @@ from sensor_msgs.msg import CompressedImage, Image, JointState  # noqa: E402
 from std_msgs.msg import String  # noqa: E402
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint  # noqa: E402
 
+from oxygen_ros.sim.description import urdf  # noqa: E402
 from oxygen_ros.sim.geometry import CONTROL_PERIOD, JOINTS  # noqa: E402
 from oxygen_ros.sim.task import Task  # noqa: E402
 from oxygen_ros.sim.words import Phase, memory, narration  # noqa: E402
@@ -124,6 +125,7 @@ def test_what_it_publishes(run_process: Callable[..., Any], probe: Probe) -> Non
     for name in ("top", "wrist", "side"):
         probe.listen(Image, f"camera/{name}/image_raw", qos_profile_sensor_data)
     probe.listen(CompressedImage, "camera/top/image_raw/compressed", qos_profile_sensor_data)
+    probe.listen(String, "robot_description", LATCHED)
     params = {
         "task": "put one green block in the box",
         "cameras.top.compressed": True,
@@ -155,6 +157,7 @@ def test_what_it_publishes(run_process: Callable[..., Any], probe: Probe) -> Non
     assert set(stamps["top"][1:-1]) & set(stamps["wrist"]), "pictures of one instant carry one stamp"
     assert all(a < b for a, b in zip(stamps["top"], stamps["top"][1:], strict=False))
 
+    assert [message.data for message in probe.heard["robot_description"]] == [urdf()]
     assert jpeg.format == "rgb8; jpeg compressed bgr8"
     assert bytes(jpeg.data[:2]) == b"\xff\xd8"
 
