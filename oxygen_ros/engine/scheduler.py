@@ -41,13 +41,16 @@ class Grant:
 
 @dataclass(slots=True)
 class StepPlan:
-    """One decode step: grants in the order of their rows, rows of one frame together."""
+    """One decode step: grants in the order of their rows, rows of one frame together.
+
+    rows:  of all grants; worked out once, as many ask
+    """
 
     grants: list[Grant]
+    rows: int = field(init=False)
 
-    @property
-    def rows(self) -> int:
-        return sum(grant.rows for grant in self.grants)
+    def __post_init__(self) -> None:
+        self.rows = sum(grant.rows for grant in self.grants)
 
     @property
     def is_repeatable(self) -> bool:
@@ -88,7 +91,7 @@ class Scheduler:
             grant.known += more
             spare -= more
         for grant in grants:
-            if spare < 1:
+            if spare < 1 or self._drafts.longest == 0:
                 break
             grant.draft = self._guess(grant, spare)
             spare -= len(grant.draft)
@@ -108,27 +111,38 @@ class Scheduler:
         return self._drafts.propose(request.task.kind, request.tokens, room)
 
     def write(self, plan: StepPlan, rows: Rows, block: NDArray[np.int64]) -> None:
-        """Lay a plan out in `block` [fields, max_rows], the host's side of `rows`."""
-        token, position, frame_slot, suffix_slot, write_at, adapter, wants_logits = block
-        row = wanted = longest = 0
+        """Lay a plan out in `block`, the host's side of `rows`: int64 [fields, max_rows], as Rows.FIELDS."""
+        # Lists first, then one copy a field: numpy's price is by the call, and a step has many short pieces.
+        token: list[int] = []
+        write_at: list[int] = []
+        position: list[int] = []
+        frame_slot: list[int] = []
+        suffix_slot: list[int] = []
+        adapter: list[int] = []
+        wants: list[int] = []
         spans: list[tuple[int, int, int]] = []
+        longest = 0
         for grant in plan.grants:
-            request = grant.request
-            first, last = row, row + grant.rows
-            token[first:last] = request.pending[: grant.known] + grant.draft
-            write_at[first:last] = np.arange(request.cached, request.cached + grant.rows)
-            position[first:last] = request.frame.prefix.next_position + write_at[first:last]
-            frame_slot[first:last] = request.frame.slot
-            suffix_slot[first:last] = request.suffix_slot
-            adapter[first:last] = request.adapter
-            wants_logits[wanted : wanted + grant.wanted] = np.arange(last - grant.wanted, last)
-            wanted += grant.wanted
-            longest = max(longest, request.cached + grant.rows)
-            if spans and spans[-1][0] == request.frame.slot:
-                spans[-1] = (spans[-1][0], spans[-1][1], last)
+            request, count = grant.request, grant.rows
+            frame, cached, first = request.frame, request.cached, len(token)
+            last, start = first + count, frame.prefix.next_position
+            token += request.pending[: grant.known]
+            token += grant.draft
+            write_at += range(cached, cached + count)
+            position += range(start + cached, start + cached + count)
+            frame_slot += [frame.slot] * count
+            suffix_slot += [request.suffix_slot] * count
+            adapter += [request.adapter] * count
+            wants += range(last - grant.wanted, last)
+            longest = max(longest, cached + count)
+            if spans and spans[-1][0] == frame.slot:
+                spans[-1] = (frame.slot, spans[-1][1], last)
             else:
-                spans.append((request.frame.slot, first, last))
-            row = last
+                spans.append((frame.slot, first, last))
+        row, wanted = len(token), len(wants)
+        fields = (token, position, frame_slot, suffix_slot, write_at, adapter)
+        block[: len(fields), :row] = fields
+        block[len(fields), :wanted] = wants
         rows.count, rows.wanted, rows.longest, rows.frame_spans = row, wanted, longest, spans
 
     def absorb(self, plan: StepPlan, chosen: Sequence[int]) -> None:
@@ -138,17 +152,17 @@ class Scheduler:
         """
         at = 0
         for grant in plan.grants:
-            request = grant.request
+            request, wanted = grant.request, grant.wanted
             if request.is_finished:
-                at += grant.wanted
+                at += wanted
                 continue
             request.steps += 1
             request.cached += grant.known
-            if grant.wanted == 0:
+            if wanted == 0:
                 del request.pending[: grant.known]
                 continue
-            picks = chosen[at : at + grant.wanted]
-            at += grant.wanted
+            picks = chosen[at : at + wanted]
+            at += wanted
             for place, pick in enumerate(picks):
                 request.pending = [pick]
                 self._emit(request, pick)

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each lossless speed-up is worth: the same computation without it and with it, in turn in one process.
+
+    the action path   from `plain` to the served one, one switch after the other
+    a decode step     frames read in their pools against keys gathered for every row; all texts in one step
+                      against one after the other
+    a tick's text     greedy steps fed on the device; drafts from the last text of a kind
+    device programs   recorded (CUDA graphs) against launched kernel by kernel: on GPUs
+
+Beside each component stands the time of its linear layers alone. That all ways give one result is the tests'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oxygen_ros.bench.floor import Product, decode_products, denoise_products, prefill_products
+from oxygen_ros.bench.plain import Plain, Ways
+from oxygen_ros.bench.race import Race, Work
+from oxygen_ros.bench.robots import suffix_of
+from oxygen_ros.bench.setup import Setup, Shared
+from oxygen_ros.bench.texts import GatheringPool, TextLane, one_row_each, steady_rows
+from oxygen_ros.models.interface import Capacity
+from oxygen_ros.models.pi05.model import Pi05
+
+ROWS = (1, 6, 30)
+TOKENS, STEPS, DRAFT = 30, 5, 8
+Beat = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """One speed-up. before, after [ms]; ratio: median over the rounds of after / before."""
+
+    name: str
+    of: str
+    before: float
+    after: float
+    ratio: float
+
+
+def ablate(shared: Shared, dtype: str, *, rounds: int, beat: Beat = lambda _: None) -> dict[str, Any]:
+    """The JSON's `ablation` entry of one dtype: speed-ups, components against their floors, speculation."""
+    model = shared.model(dtype)
+    model.allocate(_capacity(ROWS[-1]))
+    race = Race(shared.device)
+    ladder = _add_action_path(race, shared, dtype, model)
+    _add_floors(race, shared, dtype)
+    _add_decode(race, shared, model)
+    _add_device_programs(race, shared, dtype)
+    race.run(rounds, beat)
+    for rung in (*ladder, "served"):
+        race.sums({f"chunk, {rung}": (f"prefill, {rung}", f"denoise, {rung}")})
+    gains = [
+        _gain(race, after, "action chunk", f"chunk, {before}", f"chunk, {after}")
+        for before, after in zip(ladder, [*ladder[1:], "served"], strict=True)
+    ]
+    gains[-1] = replace(gains[-1], name="pools, heads that share keys read them once, two-pass attention")
+    gains.append(_gain(race, "all of them", "action chunk", f"chunk, {ladder[0]}", "chunk, served"))
+    most = ROWS[-1]
+    gains.append(_gain(race, "pools without gathering", f"decode of {most}", "gathered", f"decode {most}"))
+    gains.append(_gain(race, "one step for all texts", f"decode of {most}", "one by one", f"decode {most}"))
+    if shared.device.type == "cuda":
+        for what in ("prefill", "denoise", f"decode {most}"):
+            gains.append(_gain(race, "device programs", what, f"{what}, launched", f"{what}, recorded"))
+    text_gains, speculation = _run_texts(shared, dtype, rounds, beat)
+    return {
+        "dtype": dtype,
+        "clock": race.clock,
+        "rounds": rounds,
+        "gains": [asdict(gain) for gain in gains + text_gains],
+        "floors": _floors(race),
+        "speculation": speculation,
+    }
+
+
+def show(entry: dict[str, Any]) -> str:
+    """An entry as text."""
+    lines = [f"{entry['dtype']}, {entry['rounds']} rounds, medians of {entry['clock']} time"]
+    lines.append(f"  {'speed-up':68s} {'of':14s} {'before':>9s} {'after':>9s} {'ratio':>6s}")
+    lines += [
+        f"  {g['name']:68s} {g['of']:14s} {g['before']:6.1f} ms {g['after']:6.1f} ms {g['ratio']:6.3f}"
+        for g in entry["gains"]
+    ]
+    lines.append(f"  {'component':20s} {'ms':>8s} {'linear layers alone':>20s} {'ratio':>6s}")
+    lines += [
+        f"  {f['name']:20s} {f['ms']:8.1f} {f['floor_ms']:20.1f} {f['ratio']:6.2f}" for f in entry["floors"]
+    ]
+    s = entry["speculation"]
+    lines.append(
+        f"  speculation, texts that repeat: {s['tokens_per_step']:.2f} tokens per request and decode step "
+        f"(without: {s['tokens_per_step_without']:.2f}), texts the same: {s['same_texts']}"
+    )
+    return "\n".join(lines)
+
+
+# -- single calls --------------------------------------------------------------------------------
+
+
+def _capacity(texts: int) -> Capacity:
+    return Capacity(frames=texts + 1, suffixes=texts, suffix_tokens=TOKENS + 2 + DRAFT, max_rows=64)
+
+
+def _gain(race: Race, name: str, of: str, before: str, after: str) -> Gain:
+    return Gain(name, of, race.ms(before), race.ms(after), race.ratio(after, before))
+
+
+def _add_action_path(race: Race, shared: Shared, dtype: str, model: Pi05) -> list[str]:
+    """Every rung of the ladder from plain to served; returns the rungs below the served one."""
+    network = shared.networks[dtype]
+    inputs = model.process(shared.scene.at(0))
+    shape = (network.config.horizon, network.config.action_dim)
+    noise = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(shared.device)
+    ways = Ways()
+    rungs = ["plain"]
+    plains = [Plain(network, ways)]
+    for switch, name in (
+        ("packed", "packed prefix: no padding, no masked cameras"),
+        ("one_vision_batch", "one vision batch"),
+        ("short_last_block", "the last block stops at its keys and values"),
+        ("fused", "fused weights"),
+        ("modulation_once", "modulation computed once"),
+        ("static_cache", "denoise without growing or copying a cache"),
+    ):
+        ways = replace(ways, **{switch: True})
+        rungs.append(name)
+        plains.append(Plain(network, ways))
+    for rung, plain in zip(rungs, plains, strict=True):
+        ready = plain.prefill(inputs)
+        race.add(f"prefill, {rung}", lambda plain=plain: plain.prefill(inputs))
+        race.add(f"denoise, {rung}", lambda plain=plain, ready=ready: plain.denoise(ready, noise))
+    race.add("prefill, served", lambda: model.encode(inputs, 0))
+    race.add("denoise, served", lambda: model.denoise(0, noise))
+    return rungs
+
+
+def _add_floors(race: Race, shared: Shared, dtype: str) -> None:
+    network = shared.networks[dtype]
+    cameras = len(shared.robot.cameras)
+    race.add("prefill, floor", _products(prefill_products(network, cameras, shared.scene.prefix_tokens)))
+    race.add("denoise, floor", _products(denoise_products(network, network.config.denoise_steps)))
+    for rows in ROWS:
+        race.add(f"decode {rows}, floor", _products(decode_products(network, rows)))
+
+
+def _products(products: Iterable[Product]) -> Work:
+    """The linear layers over random inputs, one after the other."""
+    ready = [
+        (p, torch.randn(p.rows, p.weight.shape[1], device=p.weight.device).to(p.weight.dtype))
+        for p in products
+    ]
+
+    def run() -> None:
+        for product, x in ready:
+            for _ in range(product.times):
+                product.run(x)
+
+    return run
+
+
+def _add_decode(race: Race, shared: Shared, model: Pi05) -> None:
+    observation = shared.scene.at(0)
+    most = ROWS[-1]
+    for slot in range(most):
+        prefix = model.encode(model.process(observation), slot)
+    for count in ROWS:
+        rows = steady_rows(count, prefix.next_position, TOKENS, shared.device)
+        race.add(f"decode {count}", lambda rows=rows: model.extend(rows))
+    rows = steady_rows(most, prefix.next_position, TOKENS, shared.device)
+    gathering = GatheringPool.passes_of(model)
+    race.add("gathered", lambda: gathering.extend(rows))
+    singles = one_row_each(rows, shared.device)
+    race.add("one by one", lambda: [model.extend(single) for single in singles])
+
+
+def _add_device_programs(race: Race, shared: Shared, dtype: str) -> None:
+    if shared.device.type != "cuda":
+        return
+    most = ROWS[-1]
+    for name, is_recorded in (("launched", False), ("recorded", True)):
+        model = shared.model(dtype)
+        model.allocate(_capacity(most))
+        inputs = model.process(shared.scene.at(0))
+        if is_recorded and (reason := model.record(inputs)):
+            raise RuntimeError(reason)
+        for slot in range(most):
+            prefix = model.encode(inputs, slot)
+        c = model.config
+        noise = torch.randn(c.horizon, c.action_dim, device=shared.device)
+        rows = steady_rows(most, prefix.next_position, TOKENS, shared.device)
+        race.add(f"prefill, {name}", lambda model=model, inputs=inputs: model.encode(inputs, 0))
+        race.add(f"denoise, {name}", lambda model=model, noise=noise: model.denoise(0, noise))
+        race.add(f"decode {most}, {name}", lambda model=model, rows=rows: model.extend(rows))
+
+
+def _floors(race: Race) -> list[dict[str, Any]]:
+    pairs = [("prefill, served", "prefill, floor"), ("denoise, served", "denoise, floor")]
+    pairs += [(f"decode {rows}", f"decode {rows}, floor") for rows in ROWS]
+    return [
+        {
+            "name": name.removesuffix(", served"),
+            "ms": race.ms(name),
+            "floor_ms": race.ms(floor),
+            "ratio": race.ratio(name, floor),
+        }
+        for name, floor in pairs
+    ]
+
+
+# -- whole texts ---------------------------------------------------------------------------------
+
+
+def _run_texts(shared: Shared, dtype: str, rounds: int, beat: Beat) -> tuple[list[Gain], dict[str, Any]]:
+    """Ticks with one text each over a scene that stands still, so that texts repeat."""
+    frames = -(-TOKENS // STEPS) + 2
+    capacity = Capacity(frames, frames, TOKENS + 2 + DRAFT, 64)
+
+    def lane(**options: Any) -> TextLane:
+        model = shared.model(dtype)
+        return TextLane(model, capacity, shared.still_scene, suffix_of(2), TOKENS, STEPS, **options)
+
+    lanes = {
+        "host": lane(repeat=False),
+        "device": lane(repeat=True),
+        "drafts": lane(repeat=False, draft=DRAFT),
+    }
+    race = Race(shared.device)
+    for name, ready in lanes.items():
+        for _ in range(frames):  # as many texts under way as there will be
+            ready.tick()
+        ready.finished.clear()
+        ready.texts.clear()
+        race.add(name, ready.tick)
+    race.run(max(rounds, frames), beat)
+    gains = [
+        _gain(race, "greedy steps fed on the device", "tick with text", "host", "device"),
+        _gain(race, "drafts from the last text of the kind", "tick with text", "host", "drafts"),
+    ]
+    drafts, host = lanes["drafts"], lanes["host"]
+    return gains, {
+        "draft": DRAFT,
+        "tokens_per_step": drafts.tokens_per_step(),
+        "tokens_per_step_without": host.tokens_per_step(),
+        "same_texts": set(drafts.texts) == set(host.texts) == set(lanes["device"].texts),
+    }
+
+
+def main() -> None:
+    """The part of `oxygen_bench` that is asked for by `--ablate`, alone."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--preset", default="pi05_mini")
+    parser.add_argument("--robot", default="libero")
+    parser.add_argument("--dtype", default="float32,bfloat16", help="one or more, commas between")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    try:
+        setup = Setup(
+            preset=given.preset, robot=given.robot, dtypes=tuple(given.dtype.split(",")), device=given.device
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    shared = Shared.make(setup)
+    entries = []
+    for dtype in setup.dtypes:
+        entries.append(ablate(shared, dtype, rounds=given.rounds))
+        print(show(entries[-1]), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps({"ablation": entries}, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
