@@ -25,6 +25,7 @@ from tokenizers import Tokenizer
 
 from oxygen_ros.models.errors import ModelError
 from oxygen_ros.models.pi05.config import Pi05Config
+from oxygen_ros.models.staging import Staging
 from oxygen_ros.observation import Observation
 
 STATE_BINS = 256
@@ -136,6 +137,7 @@ class PlainProcessor:
             )
         self._config = config
         self._tokenizer = tokenizer
+        self._staging = Staging()
         # The file keeps its maker's settings. Here a text is never cut or padded, and a "<eos>" that
         # somebody says is five letters.
         tokenizer.no_truncation()
@@ -183,7 +185,7 @@ class PlainProcessor:
         if not present:
             raise ValueError(f"no camera image; the model looks through {', '.join(self._config.cameras)}")
         stacked = np.stack([_resize(observation.images[name], size, name) for name in present])
-        images = (torch.from_numpy(stacked).to(device).permute(0, 3, 1, 2).float() / 127.5 - 1).to(dtype)
+        images = (self._staging.send(stacked, device).permute(0, 3, 1, 2).float() / 127.5 - 1).to(dtype)
         tokens = torch.tensor(self._prompt(observation), dtype=torch.int64, device=device)
         return Inputs(images, tokens)
 
