@@ -80,12 +80,12 @@ class Plain:
         cache: Cache = []
         blocks = list(self.network.blocks)
         for index, block in enumerate(blocks):
-            q, k, v = self._project(block, block.attention_norm(x), turn)  # type: ignore[operator]
+            q, k, v = self._project(block, block.attention_norm(x), turn)
             cache.append((k, v))
             if self.ways.short_last_block and index == len(blocks) - 1:
                 break
-            x = x + block.out(self._attend(q, k, v, bias))  # type: ignore[operator]
-            x = x + self._mlp(block, block.mlp_norm(x))  # type: ignore[operator]
+            x = x + block.out(self._attend(q, k, v, bias))
+            x = x + self._mlp(block, block.mlp_norm(x))
         if self.ways.static_cache:
             room = self.config.horizon
             cache = [(_extend(k, room), _extend(v, room)) for k, v in cache]
@@ -130,16 +130,16 @@ class Plain:
             return tokens
         x = tower.patch(F.pixel_unshuffle(images, tower.patch_size).flatten(2).mT) + tower.position
         for block in tower.blocks:
-            normed = block.attention_norm(x)  # type: ignore[operator]
-            weights, biases = block.qkv.weight.chunk(3), block.qkv.bias.chunk(3)  # type: ignore[operator, union-attr]
+            normed = block.attention_norm(x)
+            weights, biases = block.qkv.weight.chunk(3), block.qkv.bias.chunk(3)
             q, k, v = (
                 F.linear(normed, w, b).unflatten(-1, (block.heads, -1)).transpose(1, 2)
                 for w, b in zip(weights, biases, strict=True)
             )
             attended = F.scaled_dot_product_attention(q, k, v)
-            x = x + block.out(attended.transpose(1, 2).flatten(-2))  # type: ignore[operator]
-            up = block.up(block.mlp_norm(x))  # type: ignore[operator]
-            x = x + block.down(F.gelu(up, approximate="tanh"))  # type: ignore[operator]
+            x = x + block.out(attended.transpose(1, 2).flatten(-2))
+            up = block.up(block.mlp_norm(x))
+            x = x + block.down(F.gelu(up, approximate="tanh"))
         seen: torch.Tensor = tower.projector(tower.norm(x))
         return seen
 
@@ -197,10 +197,7 @@ class Plain:
         expert = self.network.expert
         condition = expert.condition(torch.tensor([time], device=self._device))
         steers = [steer for block in expert.blocks for steer in (block.attention_steer, block.mlp_steer)]
-        return [
-            steer(condition).chunk(3, dim=-1)  # type: ignore[operator]
-            for steer in (*steers, expert.final_steer)
-        ]
+        return [steer(condition).chunk(3, dim=-1) for steer in (*steers, expert.final_steer)]
 
     def _velocity(
         self,
