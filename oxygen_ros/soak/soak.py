@@ -75,8 +75,9 @@ class Soak:
 
     def run(self) -> None:
         """Raises RuntimeError when the node ends or never begins."""
-        if not self.wait_until(lambda: self._observer.chunk_count > 0, START_TIMEOUT):
-            raise RuntimeError(f"no chunk within {START_TIMEOUT:.0f} s:\n{self._node.last_words()}")
+        self.wait_until(lambda: self._observer.chunk_count > 0 or self._cannot_start(), START_TIMEOUT)
+        if self._observer.chunk_count == 0:
+            raise RuntimeError(f"no chunk at all:\n{self._node.last_words()}")
         self._started = time.monotonic()
         self._waited_before = read_waiting(self._node.pid)
         end = self._started + self._seconds
@@ -111,6 +112,9 @@ class Soak:
         self._injector.close()
         self._node.kill()
         self._observer.close()
+
+    def _cannot_start(self) -> bool:
+        return any(s.part == "model" and "configure failed" in s.words for s in self._observer.statuses)
 
     def _try(self, fault: Fault) -> Outcome:
         at = time.monotonic() - self._started

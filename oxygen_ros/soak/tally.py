@@ -78,6 +78,8 @@ class Tally:
             found.append(
                 f"memory grew by {growth:.2%} after the first minute; less than {MOST_GROWTH:.0%} is right"
             )
+        if not self.outcomes:
+            found.append("no fault was injected: the run was too short")
         if not self.chunks:
             found.append("no chunk was published")
         return found

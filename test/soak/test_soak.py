@@ -21,15 +21,15 @@ from oxygen_ros.soak.storm import PASSING, SIGNALS, WAYS, draw_cases, judge
 
 
 def test_a_short_soak(tmp_path: Path) -> None:
-    """Two faults; on a machine that is busy with other tests, so only what no load explains is asserted."""
+    """One fault; on a machine that is busy with other tests, so only what no load explains is asserted."""
     done = subprocess.run(
-        [sys.executable, "-m", "oxygen_ros.soak.soak", "--minutes", "0.1", "--seed", "3",
+        [sys.executable, "-m", "oxygen_ros.soak.soak", "--minutes", "0.15", "--seed", "3",
          "--only", "nan", "--out", str(tmp_path)],
         capture_output=True, text=True, timeout=150, cwd=tmp_path,
     )  # fmt: skip
     *lines, summary = done.stdout.strip().splitlines()
     assert re.match(r"soak: 0\.\d min, seed 3: \d+ ticks", summary), done.stdout + done.stderr
-    assert any("nan of joint_states: reported after 0." in line for line in lines), done.stdout
+    assert re.search(r"nan of joint_states: reported after \d.* s, recovered \d", done.stdout), done.stdout
     assert " 0 of " in summary
     assert "chunks from bad input; 0 slots leaked" in summary
     assert done.returncode == (0 if summary.endswith("PASS") else 1)

@@ -47,6 +47,7 @@ BREACHES: dict[str, tuple[Callable[[Tally], None], str]] = {
     ),
     "leak": (lambda tally: setattr(tally, "slots_leaked", 1), "1 slots leaked"),
     "memory": (grow, "memory grew by 1.1"),
+    "no faults": (lambda tally: tally.outcomes.clear(), "no fault was injected"),
     "no chunks": (lambda tally: setattr(tally, "chunks", 0), "no chunk was published"),
     "crash": (lambda tally: tally.failures.append("the node ended"), "the node ended"),
 }
