@@ -27,7 +27,7 @@ from oxygen_ros.train.checkpoints import Base
 from oxygen_ros.train.forward import Tensors
 from oxygen_ros.train.pictures import to_images
 from oxygen_ros.train.records import NOT_YET, PHASES, Shard, read_shards
-from oxygen_ros.train.spotting import Projector
+from oxygen_ros.train.spotting import Projector, target_of
 
 LAGS: Final = (4, 12)
 """Range of steps a memory is old when it stands in the prompt; the served lag lies within."""
@@ -37,9 +37,8 @@ KINDS: Final = ("memory", "narration", "answer")
 _ODDS: Final = np.array([{"reach": 1.6, "grasp": 2.5, "drop": 2.0, "done": 0.6}.get(p, 0.9) for p in PHASES])
 """How often a frame of each phase is drawn: finding and grasping is hard, resting is not."""
 UNTAUGHT: Final = 0.025
-"""Part of the frames with an instruction that was never taught: the arm holds still and says so."""
 COVERED: Final = 0.025
-"""Part of the frames with a covered camera: likewise."""
+"""Parts of the frames with an instruction never taught, with a covered camera: hold still and say so."""
 _CPU: Final = torch.device("cpu")
 _SHARES: Final = (0.5, 0.25, 0.25)
 
@@ -50,6 +49,7 @@ class Batch:
 
     actions:  [B, H, D] normalised; weights [B, H] of their errors
     spots:    [B, cameras, patches, colours, 5]
+    target:   int64 [B, cameras], of `spotting.pointing_loss`
     """
 
     inputs: Tensors
@@ -57,6 +57,7 @@ class Batch:
     actions: torch.Tensor
     weights: torch.Tensor
     spots: torch.Tensor
+    target: torch.Tensor
 
 
 class Dataset:
@@ -71,6 +72,7 @@ class Dataset:
         self._projector = Projector(config.cameras, grid)
         self._shards: dict[str, Shard] = {}
         self._spots: dict[str, NDArray[np.float16]] = {}
+        self._targets: dict[str, NDArray[np.int64]] = {}
         self._rows: NDArray[np.int64] = np.zeros((0, 2), np.int64)
         self._prompts: dict[tuple[str, str], NDArray[np.int64]] = {}
         self._known: dict[str, list[int]] = {}
@@ -95,15 +97,22 @@ class Dataset:
                 self._projector.project(r["joints"].astype(float), r["blocks"].astype(float))
                 for r in shard.records
             ]
+            self._targets[shard.name] = np.stack([self._target(r) for r in shard.records])
             self._shards[shard.name] = shard
             self._spots[shard.name] = np.stack(spots).astype(np.float16)
-        phases = [shard.records["phase"] for shard in self._shards.values()]
-        self._odds = np.cumsum(_ODDS[np.concatenate(phases)] if phases else np.zeros(0))
+        odds = [_ODDS[s.records["phase"]] * (s.records["valid"] > 0) for s in self._shards.values()]
+        self._odds = np.cumsum(np.concatenate(odds)) if odds else np.zeros(0)
         self._rows = np.array(
             [(s, i) for s, shard in enumerate(self._shards.values()) for i in range(len(shard.records))],
             np.int64,
         ).reshape(-1, 2)
         return len(self._rows)
+
+    def _target(self, record: np.void) -> NDArray[np.int64]:
+        point = target_of(record)
+        if point is None:
+            return np.zeros(len(self._config.cameras), np.int64)
+        return self._projector.locate(record["joints"].astype(float), point)
 
     def record(self, row: int) -> np.void:
         """The record of frame `row`."""
@@ -124,8 +133,8 @@ class Dataset:
     def draw_views(self, size: int, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         """Pictures [B, cameras, 3, S, S] and what spotting should say of them, as in `Batch`."""
         shards = list(self._shards.values())
-        rows = self._rows[rng.integers(len(self._rows), size=size)]
-        where = [(shards[s], int(i)) for s, i in rows]
+        chosen = self._rows[rng.integers(len(self._rows), size=size)]
+        where = [(shards[s], int(i)) for s, i in chosen]
         spots = np.stack([self._spots[shard.name][i] for shard, i in where])
         frames = np.stack([shard.frames[i] for shard, i in where])
         return to_images(frames, rng, soften=True), torch.from_numpy(spots).float()
@@ -179,7 +188,10 @@ class Dataset:
             time=time,
         )
         spots = np.stack([self._spots[shard.name][i] for shard, i in where])
-        return Batch(inputs, noise, actions, weights, torch.from_numpy(spots).float())
+        target = np.stack([self._targets[shard.name][i] for shard, i in where])
+        target[still] = 0
+        truth = torch.from_numpy(spots).float(), torch.from_numpy(target)
+        return Batch(inputs, noise, actions, weights, *truth)
 
     def _situation(
         self, record: np.void, rng: np.random.Generator, corrupted: float, lag: int | None, bad: float

@@ -47,12 +47,14 @@ class Outputs:
     """What training looks at.
 
     patches:   [B, cameras, tokens, width]
+    middle:    [B, cameras, tokens, width]: the image tokens after the second block
     last:      [B, layers - 2, width]: the last prompt token after every block but the first and the last
     logits:    [B, T, vocabulary]
     velocity:  [B, K, H, D]
     """
 
     patches: torch.Tensor
+    middle: torch.Tensor
     last: torch.Tensor
     logits: torch.Tensor
     velocity: torch.Tensor
@@ -88,12 +90,15 @@ def run(
     blocks = [block for block in network.blocks if isinstance(block, DecoderBlock)]
     experts = [block for block in network.expert.blocks if isinstance(block, ExpertBlock)]
     last: list[torch.Tensor] = []
+    middle = patches
     for layer, (block, expert) in enumerate(zip(blocks, experts, strict=True)):
         if layer == len(blocks) - 1:  # readers take K and V; nobody reads what would come after
             k, v = block.keys_values(block.attention_norm(x), prefix_turn)
         else:
             q, k, v = block.project(x, prefix_turn)
             x = block.merge(x, attend(q, k, v, seen))
+            if layer == 1:
+                middle = x[:, : patches.shape[1] * patches.shape[2]].unflatten(1, patches.shape[1:3])
             if layer:
                 last.append(x[torch.arange(size), length - 1])
         if words:
@@ -111,6 +116,7 @@ def run(
     none = patches.new_zeros(0)
     return Outputs(
         patches,
+        middle,
         torch.stack(last, 1) if last else none,
         network.logits(text) if words else none,
         velocity if actions else none,

@@ -24,7 +24,14 @@ from oxygen_ros.models.pi05.network import Network
 from oxygen_ros.train.batch import Batch, Dataset
 from oxygen_ros.train.checkpoints import Base, fresh_network, load_state, save_state
 from oxygen_ros.train.forward import Outputs, run
-from oxygen_ros.train.spotting import PlanningHead, SpottingHead, planning_loss, spotting_loss
+from oxygen_ros.train.spotting import (
+    PlanningHead,
+    PointingHead,
+    SpottingHead,
+    planning_loss,
+    pointing_loss,
+    spotting_loss,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,7 @@ class Plan:
     text_weight: float = 0.25
     spot_weight: float = 0.3
     plan_weight: float = 1.0
+    point_weight: float = 0.2
     seed: int = 0
 
     def rate_at(self, step: int) -> float:
@@ -63,12 +71,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """action: squared error of the velocity; text: nats a token, NaN if not trained; spot: see `spotting`."""
+    """action: squared error of the velocity; text: nats a token, NaN if not trained; others: `spotting`."""
 
     total: torch.Tensor
     action: float
     text: float
     spot: float
+    point: float
 
 
 class Trainer:
@@ -83,10 +92,10 @@ class Trainer:
         torch.manual_seed(plan.seed)
         self.spotting = SpottingHead(c.backbone.width)
         self.planning = PlanningHead(c.backbone.depth - 2, c.backbone.width, c.horizon, c.action_dim)
+        self.pointing = PointingHead(c.backbone.width)
         torch.set_rng_state(generator_state)
-        self.parts = nn.ModuleDict(
-            {"network": self.network, "spotting": self.spotting, "planning": self.planning}
-        )
+        heads = {"spotting": self.spotting, "planning": self.planning, "pointing": self.pointing}
+        self.parts = nn.ModuleDict({"network": self.network, **heads})
         self.average = {k: v.clone() for k, v in self.network.state_dict().items()}
         self.optimizer = torch.optim.AdamW(self._groups(), betas=(0.9, 0.97), eps=1e-8)
         self.rotary = make_rotary(base)
@@ -123,7 +132,8 @@ class Trainer:
         out = run(self.network, batch.inputs, self.rotary, words=words)
         action = action_loss(out, batch)
         spot = spotting_loss(self.spotting(out.patches), batch.spots)
-        total = action + self.plan.spot_weight * spot
+        point = pointing_loss(self.pointing(out.middle), batch.target)
+        total = action + self.plan.spot_weight * spot + self.plan.point_weight * point
         if self.plan.plan_weight:
             said = planning_loss(self.planning(out.last), batch.actions, batch.weights)
             total = total + self.plan.plan_weight * said
@@ -131,7 +141,7 @@ class Trainer:
         if words:
             told = text_loss(out, batch)
             total, text = total + self.plan.text_weight * told, told.item()
-        return Losses(total, action.item(), text, spot.item())
+        return Losses(total, action.item(), text, spot.item(), point.item())
 
     def averaged(self) -> Network:
         """A network of the averaged weights, for export and evaluation."""

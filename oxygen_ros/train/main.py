@@ -47,7 +47,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     collect.add_argument("--policy", type=Path, help="checkpoint folder that drives between labels (DAgger)")
     collect.add_argument("--held-out", action="store_true", help="for checking, not for training")
 
-    collect.add_argument("--views", action="store_true", help="layouts to look at only, for `see`")
+    collect.add_argument("--views", action="store_true", help="one layout a frame, nothing moved")
 
     see = commands.add_parser("see", help="first stage: the vision tower alone learns where blocks are")
     see.add_argument("--minutes", type=float, default=10.0)
@@ -149,7 +149,7 @@ def _trainer(options: argparse.Namespace, **plan: Any) -> Trainer:
 def _fit(options: argparse.Namespace) -> None:
     names = ("steps", "batch", "draws", "talk", "rate", "fall", "seed")
     trainer = _trainer(options, **{name: getattr(options, name) for name in names})
-    data = Dataset(options.work / "data", trainer.base, match=("demo", "dagger"))
+    data = Dataset(options.work / "data", trainer.base, match=("demo", "dagger", "view"))
     with tqdm(total=trainer.plan.steps, initial=trainer.step, unit="step", mininterval=5.0) as bar:
 
         def tell(trainer: Trainer, losses: Losses) -> None:
@@ -185,7 +185,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _adapter(options: argparse.Namespace) -> None:
     base = Base.read(options.model)
-    data = Dataset(options.work / "data", base, match=("demo", "dagger"))
+    data = Dataset(options.work / "data", base, match=("demo", "dagger", "view"))
     with tqdm(total=options.steps, unit="step", mininterval=5.0) as bar:
         loss = train_adapter(base, data, options.folder, AdapterPlan(steps=options.steps), bar.update)
     print(f"wrote {options.folder} (last loss {loss:.4f} nats a token)")
