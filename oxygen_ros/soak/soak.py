@@ -78,7 +78,9 @@ class Soak:
         self.wait_until(lambda: self._observer.chunk_count > 0 or self._cannot_start(), START_TIMEOUT)
         if self._observer.chunk_count == 0:
             raise RuntimeError(f"no chunk at all:\n{self._node.last_words()}")
-        self._started = time.monotonic()
+        # What was measured while the node loaded is not of the run.
+        self._started, self._next_memory = time.monotonic(), 0.0
+        self.tally.memory.clear()
         self._waited_before = read_waiting(self._node.pid)
         end = self._started + self._seconds
         self.wait_until(lambda: False, 2.0)
@@ -183,7 +185,10 @@ class Soak:
         now = time.monotonic() - self._started
         if now >= self._next_memory:
             self._next_memory = now + 1.0
-            tally.memory.append((now, read_memory(self._node.pid)))
+            parts = read_memory(self._node.pid)
+            tally.memory.append((now, sum(parts.values())))
+            with (self._folder / "memory.csv").open("a") as file:
+                file.write(f"{now:.1f},{','.join(str(size) for size in parts.values())}\n")
             tally.waited = read_waiting(self._node.pid) - self._waited_before
         if self._node.status is not None:
             raise RuntimeError(f"the node ended with status {self._node.status}:\n{self._node.last_words()}")
@@ -229,10 +234,14 @@ class Soak:
         return start_driver([stream], self._recording, self._folder, offset_ns=offset_ns)
 
 
-def read_memory(pid: int) -> int:
-    """Resident bytes of a process."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def read_memory(pid: int) -> dict[str, int]:
+    """Resident bytes of a process: its own, of files, and shared (the middleware's)."""
+    found = {}
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name in ("RssAnon", "RssFile", "RssShmem"):
+            found[name] = 1024 * int(rest.split()[0])
+    return found
 
 
 def read_waiting(pid: int) -> float:
