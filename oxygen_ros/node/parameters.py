@@ -163,9 +163,9 @@ _GENERAL = (
         "on topic robot_description; configure fails when none comes."),
     Row("limits.description_wait", "double", 10.0, "Longest wait for robot_description in configure [s].",
         0.1, 600.0),
-    Row("join.mode", "string", "replace", "How a chunk is joined to the one before. replace: it stands alone. "
-        "blend: the weighted mean of both where they overlap. rtc: the denoiser is guided towards the one "
-        "before (real-time chunking).", choices=MODES),
+    Row("join.mode", "string", "replace", "How a chunk is joined to the one before. replace: it stands "
+        "alone. blend: the weighted mean of both where they overlap. rtc: the denoiser is guided towards the "
+        "one before (real-time chunking).", choices=MODES),
     Row("join.delay_steps", "int", -1, "Actions of the chunk before that will have been executed when the "
         "new one is there, counted from the observation; -1: from the latency measured in warm-up (told in "
         "/diagnostics). Set it where a recording must give the same chunks again.", -1, 1000),

@@ -22,6 +22,8 @@ from rclpy.node import Node
 SMALLEST_JUMP = 0.05
 # Without an advance for this long the simulation's clock counts as stopped [s].
 SILENCE = 1.0
+# Simulated time that moves on by more than this at once has left something out [s].
+LEAP = 1.0
 
 
 class TimeKeeper:
@@ -35,6 +37,8 @@ class TimeKeeper:
         self._wake = wake
         self._jumps = 0
         self._seen_jumps = 0
+        self._leaps = 0
+        self._seen_leaps = 0
         self._last_advance = time.monotonic()
         # (steady, sim) of the last advances, to tell how fast the simulation runs.
         self._advances: deque[tuple[float, float]] = deque(maxlen=64)
@@ -79,6 +83,13 @@ class TimeKeeper:
         self._seen_jumps = jumps
         return has_jumped
 
+    def take_leap(self) -> bool:
+        """Whether sim time moved on by a leap since the last call: periods within it were never there."""
+        leaps = self._leaps
+        has_leapt = leaps != self._seen_leaps
+        self._seen_leaps = leaps
+        return has_leapt
+
     def close(self) -> None:
         self._handle.unregister()
 
@@ -87,6 +98,9 @@ class TimeKeeper:
         is_change = jump.clock_change in (ClockChange.ROS_TIME_ACTIVATED, ClockChange.ROS_TIME_DEACTIVATED)
         if is_backward or is_change:
             self._jumps += 1
+            self._advances.clear()
+        elif jump.delta.nanoseconds > LEAP * 1e9:
+            self._leaps += 1
             self._advances.clear()
         self._last_advance = time.monotonic()
         self._advances.append((self._last_advance, self.now_ns() / 1e9))

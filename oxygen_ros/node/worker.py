@@ -105,6 +105,7 @@ class Worker:
         self._inputs.clear()
         self._sampler.clear()
         self._keeper.take_jump()
+        self._keeper.take_leap()
         with Housekeeper() as housekeeper:
             while not self._is_stopping:
                 self.last_sign = time.monotonic()
@@ -132,6 +133,8 @@ class Worker:
         """Look at inputs and clock, tick when one is due. Returns how long there is nothing to do [s]."""
         if self._keeper.take_jump():
             self._restart("the ROS clock went back")
+        if self._keeper.take_leap():
+            self._has_begun = False
         self._drain()
         self._sampler.discard_old(self._keeper.now_ns())
         rest = self._rest_until - time.monotonic()

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from builtin_interfaces.msg import Time
-from node_lab import Robot
+from node_lab import SENSOR, Robot
+from oxygen_ros.msg import TickStats
 from rosgraph_msgs.msg import Clock
 
 from oxygen_ros.node.watchdog import LONGEST_LOOK, Watchdog
@@ -138,6 +139,32 @@ def test_silence_is_measured_on_the_steady_clock(robot: Robot, fleet: dict[str, 
         assert time.monotonic() - blinded < 5.0
         is_blind = False
         robot.wait_for("/diagnostics", says("all inputs are fresh"), after=robot.now("/diagnostics"))
+
+
+def test_periods_that_simulated_time_leapt_over_were_not_missed(robot: Robot, fleet: dict[str, Any]) -> None:
+    """A clock that moves on by an hour at once: nobody could have ticked in it."""
+    began, leap = time.monotonic(), 0
+    clock = robot.node.create_publisher(Clock, "/clock", 10)
+    robot.listen("/slow/tick", TickStats, SENSOR)
+
+    def sim_time() -> Time:
+        simulated = 2_000_000_000_000 + leap * 10**9 + int((time.monotonic() - began) * 1e9)
+        return Time(sec=simulated // 10**9, nanosec=simulated % 10**9)
+
+    def joints(message: Any) -> Any:
+        clock.publish(Clock(clock=sim_time()))
+        message.header.stamp = sim_time()
+        return message
+
+    def images(camera: str, image: Any) -> Any:
+        image.header.stamp = sim_time()
+        return image
+
+    with robot.spoiled(image=images, joints=joints):
+        before = robot.wait_for("/slow/tick", lambda m: m.header.stamp.sec >= 2000, timeout=60)
+        leap = 3600
+        after = robot.wait_for("/slow/tick", lambda m: m.header.stamp.sec >= 5600, timeout=10)
+    assert after.ticks_skipped - before.ticks_skipped < 100
 
 
 class Nobody:
