@@ -17,11 +17,11 @@ from oxygen_ros.bench.options import parse
     ("arguments", "words"),
     [
         ("--preset pi06", 'preset "pi06" is not one of pi05, pi05_mini, demo'),
-        ("--mode fast", 'mode "fast" is not one of isolated, shared, batched, oxygen'),
+        ("--modes fast", 'mode "fast" is not one of isolated, shared, batched, oxygen'),
         ("--robot dog", 'robot "dog" is not one of libero, droid, aloha'),
         ("--dtype float16", 'dtype "float16" is not one of float32, bfloat16'),
         ("--arrivals never", 'arrivals "never" is not one of one, bursts, poisson, random'),
-        ("--mode ,", "mode: name one or more of isolated, shared, batched, oxygen"),
+        ("--modes ,", "mode: name one or more of isolated, shared, batched, oxygen"),
         ("--k -1", "k must be 0 or more, got -1"),
         ("--n 0", "n must be 1 or more, got 0"),
         ("--n 3,x", 'n must be whole numbers with commas between, got "3,x"'),

@@ -76,7 +76,7 @@ def test_repeating_texts_are_drafted_and_stay_the_same() -> None:
 
 def test_json_has_the_documented_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, picture = tmp_path / "out.json", tmp_path / "out.png"
-    arguments = "--n 4 --k 2 --ticks 2 --dtype float32,bfloat16 --mode oxygen --repeats 1 --tick-ms 100000"
+    arguments = "--n 4 --k 2 --ticks 2 --dtype float32,bfloat16 --modes oxygen --repeats 1 --tick-ms 100000"
     assert main([*arguments.split(), "--json", str(file), "--png", str(picture)]) == 0
     document = json.loads(file.read_text())
     assert {"device", "preset", "dtype", "runs"} <= set(document)
@@ -127,7 +127,7 @@ def test_a_stopped_run_keeps_its_results(tmp_path: Path, number: signal.Signals)
     """Stopped inside the second of two cells: the first is in the file."""
     file = tmp_path / "out.json"
     command = [sys.executable, "-m", "oxygen_ros.bench.main", "--no-components", "--json", str(file)]
-    command += ["--n", "1,60", "--k", "1", "--ticks", "10", "--mode", "oxygen"]
+    command += ["--n", "1,60", "--k", "1", "--ticks", "10", "--modes", "oxygen"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
     )
