@@ -61,7 +61,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         setup = Setup(
             preset=given.preset,
             robot=given.robot,
-            modes=_names(given.mode),
+            modes=_names(given.modes),
             dtypes=_names(given.dtype),
             device=given.device,
             n=_numbers("n", given.n) if given.n else (SWEEP_N if sweep else (30,)),
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--preset", default="demo", help=f"sizes of the network, random weights: {', '.join(PRESETS)}")
     add("--robot", default="libero", help=f"cameras and joints: {', '.join(ROBOTS)}")
-    add("--modes", dest="mode", default=",".join(MODES), help="comma-separated; isolated, the baseline, always runs")
+    add("--modes", default=",".join(MODES), help="comma-separated; isolated, the baseline, always runs")
     add("--dtype", default="float32", help=f"{', '.join(DTYPES)}, or both with a comma: measured in turn")
     add("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
     add("--threads", type=int, default=1, help="of a CPU; as many as are free, never more")
