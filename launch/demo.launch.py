@@ -41,6 +41,7 @@ def generate_launch_description() -> LaunchDescription:
         executable="oxygen_sim",
         name="oxygen_sim",
         parameters=[str(share / "config" / "sim.yaml")],
+        remappings=[("joint_trajectory", "oxygen/joint_trajectory")],
         arguments=["--ros-args", "--log-level", LaunchConfiguration("log_level")],
         output="both",
         emulate_tty=True,

@@ -80,6 +80,8 @@ def start_children(share: Path, folder: Path, model: Path | None) -> list[Child]
                 "--ros-args",
                 "-r",
                 "__node:=oxygen_sim",
+                "-r",
+                "joint_trajectory:=oxygen/joint_trajectory",
                 "--params-file",
                 str(config / "sim.yaml"),
             ],
@@ -139,6 +141,8 @@ def describe(share: Path, model: Path | None) -> str:
         about = ""  # the node says what is wrong with the folder
     if read_parameters(share / "config" / "sim.yaml")["driver"] == "expert":
         about += " The scripted expert moves the arm; the model's chunks are shown beside, not executed."
+    else:
+        about += " The model moves the arm."
     return about.strip()
 
 

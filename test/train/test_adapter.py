@@ -12,10 +12,14 @@ import torch
 from oxygen_ros.models import Capacity, Rows, load_model
 from oxygen_ros.models.pi05.model import Pi05
 from oxygen_ros.models.pi05.processor import Inputs
+from oxygen_ros.sim import words
+from oxygen_ros.sim.task import Task
+from oxygen_ros.sim.world import World
 from oxygen_ros.train.adapter import AdapterPlan, TextLora, train_adapter
 from oxygen_ros.train.checkpoints import Base
 from oxygen_ros.train.forward import run
 from oxygen_ros.train.learn import make_rotary, text_loss
+from oxygen_ros.train.rollout import Setup, run_episode
 
 
 def served_logits(model: Pi05, inputs: Inputs, text: torch.Tensor, adapter: int) -> torch.Tensor:
@@ -80,3 +84,25 @@ def test_it_is_served_as_it_was_trained(small: Any, tmp_path: Path, rng: np.rand
         n = int(b.text_length[i])
         served = served_logits(model, inputs, b.text[i, :n], 1)
         torch.testing.assert_close(served, trained[i, :n], atol=2e-5, rtol=1e-4)
+
+
+def test_the_shipped_adapter_changes_no_action_bit() -> None:
+    """The demo's model and adapter through whole sessions: the same chunks, memories of the grammar."""
+    resource = Path(__file__).resolve().parents[2] / "resource"
+    world, task = World(7), Task("red", 2)
+    digests, said = [], []
+    try:
+        for adapters in ([], [resource / "demo_memory_adapter"]):
+            model = load_model(resource / "demo_model", adapters=adapters)
+            named = model.adapters[0] if adapters else ""
+            setup = Setup(limit=1.2, hold=0.4, feedback=False, memory_adapter=named)
+            outcome = run_episode(world, model, task, 7, setup=setup)
+            digests.append(outcome.actions)
+            said.append([memory for memory, _ in outcome.memories])
+    finally:
+        world.close()
+    assert digests[0] == digests[1]
+    assert said[0]
+    known = {words.memory(task, inside) for inside in (0, 1, 2)}
+    assert set(said[0]) <= known
+    assert set(said[1]) <= known

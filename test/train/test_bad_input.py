@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from oxygen_ros.models import Model, load_model
 from oxygen_ros.sim import geometry as g
+from oxygen_ros.sim import words
 from oxygen_ros.sim.task import Task
 from oxygen_ros.sim.world import World, rest_joints
 from oxygen_ros.train.rollout import Setup, make_session
@@ -64,10 +65,24 @@ def assert_no_jump(chunks: list[NDArray[np.float64]], joints: NDArray[np.float64
         assert (moves <= 1.5 * g.JOINT_SPEED[:6] * step).all()
 
 
-@pytest.mark.parametrize("instruction", ["open the door", "put three red blocks in the box", "xqzv", ""])
+def assert_still(chunks: list[NDArray[np.float64]], joints: NDArray[np.float64]) -> None:
+    for chunk in chunks:
+        assert np.abs(chunk[:, :6] - joints[:6]).max() < 0.05
+
+
+@pytest.mark.parametrize("instruction", ["open the door", "put three red blocks in the box", "xqzv", "dance"])
 def test_an_instruction_that_was_never_taught(world: World, model: Model, instruction: str) -> None:
+    """The arm stays and says so."""
     world.reset(7)
-    chunks, _ = chunks_and_words(model, instruction, look(world, model), rest_joints())
+    chunks, said = chunks_and_words(model, instruction, look(world, model), rest_joints())
+    assert_no_jump(chunks, rest_joints(), model.spec.step)
+    assert_still(chunks, rest_joints())
+    assert set(said) == {words.UNTAUGHT}
+
+
+def test_no_instruction(world: World, model: Model) -> None:
+    world.reset(7)
+    chunks, _ = chunks_and_words(model, "", look(world, model), rest_joints())
     assert_no_jump(chunks, rest_joints(), model.spec.step)
 
 
@@ -76,8 +91,10 @@ def test_a_covered_camera(world: World, model: Model, camera: str) -> None:
     world.reset(7)
     images = look(world, model)
     images[camera] = np.zeros_like(images[camera])
-    chunks, _ = chunks_and_words(model, Task().instruction, images, rest_joints())
+    chunks, said = chunks_and_words(model, Task().instruction, images, rest_joints())
     assert_no_jump(chunks, rest_joints(), model.spec.step)
+    assert_still(chunks, rest_joints())
+    assert set(said) == {words.BLIND}
 
 
 def test_a_block_that_is_moved(world: World, model: Model) -> None:
