@@ -1,10 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """One prefix, many readers, resumable text. No ROS, no model family.
 
-In reading order: `engine` (the whole idea), `slots` and `frame` (what is shared), `request`,
-`admission` and `scheduler` (which tokens run), `decoder` (how they run), `budget` (when they stop),
-`ending` (what is told of a text), `capacity` (why nothing grows), `speculation`, `sampling`, `noise`,
-`feedback`, `session` (one robot's run); `counters` and `integrity` (what is counted and checked).
+In reading order:
+
+    engine       the whole idea in one page: frames, actions, and texts that start from a frame
+    slots        numbers with reference counts: what is shared, and until when
+    frame        one prefix cache in its slot
+    request      what may be asked, how far it has come, how it ended
+    texts        the course of every text: asked, admitted, moved forward, ended
+    admission    before it has a slot
+    scheduler    which tokens of which request are the next step
+    speculation  guesses for the rows to spare
+    decoder      the step itself, on the device
+    sampling     the next token out of its logits
+    noise        chance that can be repeated
+    budget       when a tick's text has to stop
+    ending       what is told of a text
+    capacity     why nothing grows: slots for the worst that is configured
+    counters     what is counted and timed
+    integrity    the proof that the slots' accounts agree
+    session      one robot's run: what is asked at which tick
+    feedback     texts on their way back into the prompt
 """
 
 from oxygen_ros.engine.budget import Budget

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text requests between the question and a slot.
 
-Here lives the waiting line of one tick: `ask` puts arrivals in, `advance` takes them out one by one.
+Here lives the check that a text can run at all, and the waiting line of one tick: `ask` puts arrivals
+in, `advance` takes them out one by one.
 Nothing waits here from one tick to the next: who finds no slot is refused, or an older text goes.
 """
 
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 from oxygen_ros.engine.frame import Frame
 from oxygen_ros.engine.request import TextTask
+from oxygen_ros.models.interface import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +51,26 @@ class Arrivals:
 
     def __iter__(self) -> Iterator[Arrival]:
         return iter(self._waiting)
+
+
+def prepare_prompt(task: TextTask, model: Model, suffix_tokens: int) -> tuple[tuple[int, ...], int]:
+    """Prompt tokens of a task, and the id of its adapter: 0 for none, else its place among the loaded + 1.
+
+    suffix_tokens: what one suffix slot holds. Raises ValueError when the task can never run.
+    """
+    prompt = tuple(model.tokenize(task.prompt))
+    room = suffix_tokens - task.max_tokens
+    if not prompt:
+        raise ValueError(
+            f'{task.kind}: the prompt suffix "{task.prompt}" has no token; a text needs one to start'
+        )
+    if len(prompt) > room:
+        raise ValueError(
+            f"{task.kind}: the prompt suffix has {len(prompt)} tokens, its slot has room for {room}"
+        )
+    if not task.adapter:
+        return prompt, 0
+    if task.adapter not in model.adapters:
+        loaded = ", ".join(model.adapters) or "none"
+        raise ValueError(f'{task.kind}: text adapter "{task.adapter}" is not loaded (loaded: {loaded})')
+    return prompt, model.adapters.index(task.adapter) + 1

@@ -6,14 +6,14 @@ Here live only the numbers; the engine writes them, everyone may read them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from oxygen_ros.engine.request import FinishReason
 
 
 @dataclass(slots=True)
 class Counters:
-    """What the engine has done since it was made; only ever grows."""
+    """What the engine has done since it was made, or since `restart`; in between it only grows."""
 
     ticks: int = 0
     prefills: int = 0
@@ -24,6 +24,11 @@ class Counters:
     rejected: int = 0
     dropped: int = 0
     cancelled: int = 0
+
+    def restart(self) -> None:
+        """Count from zero, as after a warm-up; only while no text is under way: its age is in ticks."""
+        for counter in fields(self):
+            setattr(self, counter.name, 0)
 
     def count_end(self, reason: FinishReason) -> None:
         if reason.is_complete:

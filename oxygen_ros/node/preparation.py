@@ -18,7 +18,6 @@ import torch
 from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
 
 from oxygen_ros.engine import MODES, Engine, Load, Session, plan_capacity
-from oxygen_ros.engine.counters import Counters
 from oxygen_ros.models import LoadInterrupted
 from oxygen_ros.models.interface import Model
 from oxygen_ros.node.parameters import ParameterProblem
@@ -52,7 +51,7 @@ class Prepared:
 
         overlap: of `join_rule`; the publisher tells it what went out. None: each chunk stands alone
         """
-        self.engine.counters = Counters()
+        self.engine.counters.restart()
         settings = self.settings
         return Session(
             self.engine,

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from oxygen_ros.engine import Budget, Engine, FinishReason, TextTask
 from oxygen_ros.engine.budget import BUCKETS
-from oxygen_ros.engine.counters import Counters
 from oxygen_ros.models import LoadInterrupted
 from oxygen_ros.models.interface import ModelSpec
 from oxygen_ros.observation import Observation, Previous
@@ -87,7 +86,7 @@ def warm_up(
     engine.cancel(FinishReason.CANCELLED)
     if tasks and engine.batch:
         _measure_steps(engine, observation, max(tasks, key=lambda task: task.max_tokens), budget, should_stop)
-    engine.counters = Counters()
+    engine.counters.restart()
     return Latency(max(seconds[1:]), engine.costs.predict(budget.rows) if tasks else 0.0)
 
 

@@ -91,7 +91,7 @@ def test_two_hundred_ticks_at_worst_load_take_no_more_memory(over_pool: bool) ->
         when_full="drop_oldest",
     )
     pool = engine.model.pool
-    stays = [pool.keys, pool.values, engine._decoder.rows.block]
+    stays = [pool.keys, pool.values, engine._texts.decoder.rows.block]
     addresses = [tensor.data_ptr() for tensor in stays]
     observations = [observe(tick, cameras=("top",)) for tick in range(10)]
     marks = []
