@@ -15,6 +15,7 @@ import torch
 from oxygen_ros.models.interface import Rows
 from oxygen_ros.models.layers import DecoderBlock, Rotary, Turn
 from oxygen_ros.models.lora import TextAdapters
+from oxygen_ros.models.packed import Products, pack
 from oxygen_ros.models.pi05.expert import ExpertBlock, ModulationTable
 from oxygen_ros.models.pi05.network import Network
 from oxygen_ros.models.pool import KvPool, attend
@@ -60,6 +61,10 @@ class Passes:
         self._eps = network.config.expert.eps
         self._blocks = [block for block in network.blocks if isinstance(block, DecoderBlock)]
         self._experts = [block for block in network.expert.blocks if isinstance(block, ExpertBlock)]
+        # Recorded passes keep the plain layers, whose weights a program can hold.
+        self._products: list[Products] = [
+            block if pool.over_pool else pack(block, network.config.horizon) for block in self._experts
+        ]
 
     def embed(self, images: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Images [cameras, 3, S, S], all in one batch, and prompt tokens to the prefix [P, width]."""
@@ -97,15 +102,15 @@ class Passes:
         expert, table, eps = self.network.expert, self._modulation, self._eps
         own, turn = reading.own, reading.turn
         stream = expert.action_in(x.to(self.dtype))
-        for layer, block in enumerate(self._experts):
+        for layer, (block, products) in enumerate(zip(self._experts, self._products, strict=True)):
             attention, mlp = table.attention[layer], table.mlp[layer]
             keys, values = reading.keys[layer], reading.values[layer]
-            q, k, v = block.split(block.qkv(attention.norm(stream, step, eps)), turn)
+            q, k, v = block.split(products.qkv(attention.norm(stream, step, eps)), turn)
             keys[:, own] = k.transpose(0, 1)
             values[:, own] = v.transpose(0, 1)
             attended = attend(q, keys, values, reading.bias)
-            stream = torch.addcmul(stream, block.out(attended), attention.gate[step])
-            stream = torch.addcmul(stream, block.mlp(mlp.norm(stream, step, eps)), mlp.gate[step])
+            stream = torch.addcmul(stream, products.out(attended), attention.gate[step])
+            stream = torch.addcmul(stream, products.mlp(mlp.norm(stream, step, eps)), mlp.gate[step])
         v_t: torch.Tensor = expert.action_out(table.final.norm(stream, step, eps))
         return v_t.float()
 
