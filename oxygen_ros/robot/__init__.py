@@ -8,6 +8,7 @@ with the plain contents of their messages.
     joints.py           partial, interleaved JointState messages -> one vector at one instant
     sampler.py          streams -> the newest set which is coherent in time, or what is wrong and where
     sample.py           the sampler's two answers
+    explanation.py      the second of them, in words: what keeps the inputs apart
     streams.py          what is counted and said about one stream
     chunk.py            one action chunk and its place in time
     overlap.py          a chunk and what is left of the one before: replaced, blended or guided

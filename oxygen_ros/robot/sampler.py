@@ -2,7 +2,7 @@
 """From streams to one coherent instant: the newest images that belong together, and the joints then.
 
 Here lives the choice of what belongs together and what is too old; no decoding (payloads are opaque), no
-ROS, no clock of its own.
+ROS, no clock of its own. What is said when nothing belongs together is explanation.py.
 
 Thread rule: every method of `Sampler` is called from ONE thread, the worker. Subscription callbacks only
 hand messages over (a queue or a newest-message slot) and return; the worker feeds them in before it takes.
@@ -20,13 +20,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from oxygen_ros.robot.explanation import Look
 from oxygen_ros.robot.joints import JointBuffer, summarise
 from oxygen_ros.robot.sample import Missing, Sample
-from oxygen_ros.robot.streams import Reason, Stream, StreamProblem, StreamStatus
+from oxygen_ros.robot.streams import JOINTS, Stream, StreamStatus
 
 __all__ = ["JOINTS", "Missing", "Sample", "Sampler"]
 
-JOINTS = "joint_states"
 # Of one camera: bounds the memory whatever the rate; 0.3 s at 400 Hz.
 MAX_IMAGES = 128
 
@@ -134,7 +134,17 @@ class Sampler:
                 result: Sample | Missing = self._build_sample(instant, stamps, joints, now_ns)
                 break
         else:
-            result = Missing(tuple(self._find_problems(now_ns, newest_ns, within)))
+            look = Look(
+                stamps={camera: self._images[camera].keys() for camera in self._required},
+                streams=self._streams,
+                joints=self._joints,
+                now_ns=now_ns,
+                within=within,
+                latest_receipt_ns=self._latest_receipt_ns,
+                max_skew_ns=self._max_skew_ns,
+                max_age_ns=self._max_age_ns,
+            )
+            result = Missing(tuple(look.find_problems(newest_ns)))
         for stream in self._streams.values():
             stream.counted_before = stream.count
         return result
@@ -242,71 +252,4 @@ class Sampler:
             image_stamps=stamps,
             received_ns=max(self._images[camera][stamp][1] for camera, stamp in stamps.items()),
             is_new=is_new,
-        )
-
-    def _find_problems(
-        self, now_ns: int, newest_ns: int | None, within: tuple[int, int]
-    ) -> Iterator[StreamProblem]:
-        """What keeps the inputs from being coherent. `newest_ns`: the newest instant with all images."""
-        absent = [camera for camera in self._required if not self._images[camera]]
-        for camera in absent:
-            yield self._explain_absence(camera, now_ns)
-        if not absent and newest_ns is None:
-            yield from self._explain_skew(now_ns)
-        yield from self._explain_joints(now_ns, now_ns if newest_ns is None else newest_ns, within)
-
-    def _explain_absence(self, camera: str, now_ns: int) -> StreamProblem:
-        stream = self._streams[camera]
-        words = stream.describe(now_ns, self._latest_receipt_ns)
-        if stream.count == 0:
-            return StreamProblem(
-                camera,
-                "silent",
-                f"no image received yet; is it published, and is its QoS compatible? ({words})",
-            )
-        if stream.faulty and stream.problem is not None:
-            return StreamProblem(camera, stream.problem.reason, f"{stream.problem.detail} ({words})")
-        return StreamProblem(
-            camera, "stale", f"newest image is older than {self._max_age_ns / 1e9:.3f} s ({words})"
-        )
-
-    def _explain_skew(self, now_ns: int) -> Iterator[StreamProblem]:
-        """Name the cameras that have no image near one of the camera with the newest; else all others."""
-        lead = max(self._required, key=lambda camera: max(self._images[camera]))
-        distances = {
-            camera: min(abs(a - b) for a in self._images[camera] for b in self._images[lead])
-            for camera in self._required
-            if camera != lead
-        }
-        apart = {camera: gap for camera, gap in distances.items() if gap > self._max_skew_ns}
-        for camera, gap in (apart or distances).items():
-            behind = max(self._images[lead]) - max(self._images[camera])
-            yield StreamProblem(
-                camera,
-                "unsynchronised",
-                (
-                    f"skew to {lead!r} is {gap / 1e9:.3f} s at best (limit for all cameras together "
-                    f"{self._max_skew_ns / 1e9:.3f} s), its newest image is {behind / 1e9:.3f} s behind "
-                    f"({self._streams[camera].describe(now_ns, self._latest_receipt_ns)})"
-                ),
-            )
-
-    def _explain_joints(self, now_ns: int, instant: int, within: tuple[int, int]) -> Iterator[StreamProblem]:
-        faults = list(self._joints.find_faults(instant, self._max_age_ns, within))
-        if not faults:
-            return
-        stream = self._streams[JOINTS]
-        reasons = {reason for _, reason, _ in faults}
-        words = summarise(sentence for _, _, sentence in faults)
-        if stream.faulty and stream.problem is not None:
-            reason: Reason = stream.problem.reason
-            if words not in stream.problem.detail:
-                words = f"{stream.problem.detail}; {words}"
-        else:
-            # Of several the one that says most about the cause.
-            reason = "rejected" if "rejected" in reasons else "stale" if "stale" in reasons else "silent"
-        yield StreamProblem(
-            JOINTS,
-            reason,
-            f"{words} ({stream.describe(now_ns, self._latest_receipt_ns)})",
         )

@@ -12,6 +12,8 @@ from typing import Literal
 
 Reason = Literal["silent", "stale", "unsynchronised", "unstamped", "rejected", "future"]
 
+JOINTS = "joint_states"  # the stream that is no camera
+
 _RATE_WINDOW = 64  # messages
 _QUIET_NS = 1_000_000_000  # without a message for this long (and three periods) the rate is 0
 
