@@ -9,7 +9,7 @@ In reading order:
     driver       a process that plays the demo robot's cameras and joints, well or badly, and tells it
     ledger       what was published when; whether a chunk may come of it
     observer     what the node says: chunks, ticks, diagnostics
-    processes    starting, feeding, signalling and ending processes
+    processes    starting, feeding, signalling, measuring and ending processes
     injector     doing a fault, and undoing it
     tally        the figures of a run, and whether they are good enough
     soak         the run

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes of a soak or a storm: the node under test and the drivers.
 
-Here lives starting, feeding, signalling and ending them. Each has a log; those that speak on stdout are read
-by a thread of their own, and their lines wait in a queue.
+Here lives starting, feeding, signalling, measuring and ending them. Each has a log; those that speak on
+stdout are read by a thread of their own, and their lines wait in a queue.
 """
 
 from __future__ import annotations
@@ -101,6 +101,25 @@ class Process:
         """What its log holds that no process should write; "" when nothing."""
         found = UNCLEAN.search(self.log.read_text(errors="replace"))
         return found.group(0) if found else ""
+
+    def read_memory(self) -> dict[str, int]:
+        """Resident bytes: its own, of files, and shared (the middleware's)."""
+        found = {}
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name in ("RssAnon", "RssFile", "RssShmem"):
+                found[name] = 1024 * int(rest.split()[0])
+        return found
+
+    def read_waiting(self) -> float:
+        """Seconds that its threads have been ready to run without a CPU."""
+        waited_ns = 0
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            try:
+                waited_ns += int((task / "schedstat").read_text().split()[1])
+            except OSError:
+                continue  # it has just ended, or this kernel does not tell
+        return waited_ns / 1e9
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -81,7 +81,7 @@ class Soak:
         # What was measured while the node loaded is not of the run.
         self._started, self._next_memory = time.monotonic(), 0.0
         self.tally.memory.clear()
-        self._waited_before = read_waiting(self._node.pid)
+        self._waited_before = self._node.read_waiting()
         end = self._started + self._seconds
         self.wait_until(lambda: False, 2.0)
         for number, fault in enumerate(self._faults):
@@ -92,7 +92,7 @@ class Soak:
             if self.is_stopped:
                 break  # it was not given its time
             self.tally.outcomes.append(outcome)
-            print(describe(outcome), flush=True)
+            print(outcome, flush=True)
             self.wait_until(lambda: False, fault.pause)
         self.tally.seconds = time.monotonic() - self._started
         if not self.is_stopped:
@@ -185,11 +185,11 @@ class Soak:
         now = time.monotonic() - self._started
         if now >= self._next_memory:
             self._next_memory = now + 1.0
-            parts = read_memory(self._node.pid)
+            parts = self._node.read_memory()
             tally.memory.append((now, sum(parts.values())))
             with (self._folder / "memory.csv").open("a") as file:
                 file.write(f"{now:.1f},{','.join(str(size) for size in parts.values())}\n")
-            tally.waited = read_waiting(self._node.pid) - self._waited_before
+            tally.waited = self._node.read_waiting() - self._waited_before
         if self._node.status is not None:
             raise RuntimeError(f"the node ended with status {self._node.status}:\n{self._node.last_words()}")
 
@@ -232,37 +232,6 @@ class Soak:
 
     def _start_driver(self, stream: str, offset_ns: int = 0) -> Process:
         return start_driver([stream], self._recording, self._folder, offset_ns=offset_ns)
-
-
-def read_memory(pid: int) -> dict[str, int]:
-    """Resident bytes of a process: its own, of files, and shared (the middleware's)."""
-    found = {}
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        name, _, rest = line.partition(":")
-        if name in ("RssAnon", "RssFile", "RssShmem"):
-            found[name] = 1024 * int(rest.split()[0])
-    return found
-
-
-def read_waiting(pid: int) -> float:
-    """Seconds that a process's threads have been ready to run without a CPU."""
-    waited_ns = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        try:
-            waited_ns += int((task / "schedstat").read_text().split()[1])
-        except OSError:
-            continue  # it has just ended, or this kernel does not tell
-    return waited_ns / 1e9
-
-
-def describe(outcome: Outcome) -> str:
-    def seconds(value: float | None) -> str:
-        return "never" if value is None else f"{value:.2f} s"
-
-    return (
-        f"[{outcome.at:6.1f} s] {outcome.name}: reported after {seconds(outcome.reported_after)}, "
-        f"recovered {seconds(outcome.recovered_after)} after its end"
-    )
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -26,6 +26,15 @@ class Outcome:
     recovered_after: float | None
     said: str = ""
 
+    def __str__(self) -> str:
+        def tell(seconds: float | None) -> str:
+            return "never" if seconds is None else f"{seconds:.2f} s"
+
+        return (
+            f"[{self.at:6.1f} s] {self.name}: reported after {tell(self.reported_after)}, "
+            f"recovered {tell(self.recovered_after)} after its end"
+        )
+
 
 @dataclass(slots=True)
 class Tally:
