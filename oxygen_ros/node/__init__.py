@@ -15,6 +15,7 @@ In reading order:
     bursts.py           one whose messages come fast
     pace.py             when the next tick is due
     timekeeper.py       ROS time, sim time and the steady clock, and their jumps
+    assembly.py         what one activation is made of
     worker.py           the one thread that samples, infers and publishes
     housekeeping.py     garbage collection between ticks
     watch.py            what the worker sees, in words

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lifecycle node `oxygen`: what happens in each transition.
 
-Here lives the wiring. Everything runs in the executor's thread but what configure hands to a thread of its
-own (loading, warm-up) and what the worker does.
+Here lives what is made, kept and freed from one transition to the next. Everything runs in the executor's
+thread but what configure hands to a thread of its own (loading, warm-up) and what the worker does.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from std_srvs.srv import SetBool
 
 from oxygen_ros.models import LoadInterrupted, load_model
 from oxygen_ros.node import diagnostics as level
+from oxygen_ros.node.assembly import make_worker
 from oxygen_ros.node.commands import Commands
 from oxygen_ros.node.declarations import Declarations
 from oxygen_ros.node.description import DescriptionListener
 from oxygen_ros.node.diagnostics import Board
-from oxygen_ros.node.inputs import INSTRUCTION_CHARS, Inputs, clean_words
+from oxygen_ros.node.inputs import Inputs
 from oxygen_ros.node.managed import ManagedNode, TransitionRefused
 from oxygen_ros.node.outputs import Outputs
-from oxygen_ros.node.pace import make_pace
 from oxygen_ros.node.parameters import ParameterProblem, rows_of_model
 from oxygen_ros.node.preparation import (
     LoadModel,
@@ -37,15 +37,10 @@ from oxygen_ros.node.preparation import (
     release_memory,
 )
 from oxygen_ros.node.settings import Robot, Settings
-from oxygen_ros.node.tick import Ticker
 from oxygen_ros.node.timekeeper import TimeKeeper
-from oxygen_ros.node.watch import Watch
 from oxygen_ros.node.watchdog import Watchdog
 from oxygen_ros.node.worker import Worker
 from oxygen_ros.robot.description import Described
-from oxygen_ros.robot.joints import JointBuffer
-from oxygen_ros.robot.overlap import Overlap
-from oxygen_ros.robot.sampler import Sampler
 
 
 class OxygenNode(ManagedNode):
@@ -132,30 +127,12 @@ class OxygenNode(ManagedNode):
         assert robot is not None
         assert inputs is not None
         assert outputs is not None
+        self._worker = make_worker(
+            prepared, robot, inputs, outputs,
+            instruction=self._instruction, commands=self._commands, keeper=self._keeper, board=self._board,
+            log=self.get_logger().warning, poisoned=self._end_process, give_up=self._give_up,
+        )  # fmt: skip
         settings = prepared.settings
-        max_age_ns = int(settings["max_age"] * 1e9)
-        sampler = Sampler(
-            [camera.name for camera in robot.subscribed],
-            JointBuffer(robot.joints, robot.ranges, history_ns=2 * max_age_ns),
-            max_skew_ns=int(settings["max_skew"] * 1e9),
-            max_age_ns=max_age_ns,
-            optional_cameras=[camera.name for camera in robot.subscribed if camera.optional],
-        )
-        pace = make_pace(settings["trigger"], settings["period"])
-        columns = [robot.joints.index(name) for name in robot.action_joints]
-        overlap = Overlap(prepared.join_rule, columns)
-        ticker = Ticker(
-            prepared.make_session(clean_words(self._instruction, INSTRUCTION_CHARS), overlap),
-            robot, inputs.topics, sampler,
-            outputs, self._commands, self._keeper, pace, overlap,
-        )  # fmt: skip
-        watch = Watch(
-            self._board, inputs.topics, self._keeper, self._commands, settings, self.get_logger().warning
-        )
-        self._worker = Worker(
-            settings, ticker, sampler, inputs, self._keeper, pace, self._board, watch, self._end_process,
-            self._give_up,
-        )  # fmt: skip
         self._watchdog = Watchdog(
             self._board, settings["watchdog.stuck"], settings["watchdog.give_up"], self._end_process
         )
@@ -283,28 +260,14 @@ class OxygenNode(ManagedNode):
 
     def _report_model(self, seconds: float) -> None:
         assert self._prepared is not None
-        engine, latency = self._prepared.engine, self._prepared.latency
-        spec, capacity = engine.model.spec, engine.model.capacity
-        values: dict[str, object] = {
-            "family": spec.family,
-            "device": engine.model.device,
-            "mode": engine.mode,
-            "loaded in [s]": seconds,
-            "latency of a chunk, p99 in warm-up [s]": latency.chunk,
-            "longest decode step [s]": latency.decode_step,
-            "chunk": f"{spec.horizon} x {spec.step:g} s",
-            "join": self._prepared.join_rule.describe(spec.step),
-            "frame slots": capacity.frames,
-            "suffix slots": capacity.suffixes,
-            "pools [MiB]": engine.model.pool_bytes() / 2**20,
-        }
-        if self._prepared.unrecorded:
-            values["slower than it need be"] = self._prepared.unrecorded
-        words = f"{spec.family} on {engine.model.device}, {latency.chunk * 1e3:.0f} ms a chunk"
+        prepared, latency = self._prepared, self._prepared.latency
+        spec, device = prepared.engine.model.spec, prepared.engine.model.device
+        values = {"loaded in [s]": seconds, **prepared.describe()}
+        words = f"{spec.family} on {device}, {latency.chunk * 1e3:.0f} ms a chunk"
         self._board.report("model", level.OK, words, values, is_logged=True)
         self.get_logger().info(f"configured: {words}, join: {values['join']}")
-        if self._prepared.unrecorded:
-            self.get_logger().warning(self._prepared.unrecorded)
+        if prepared.unrecorded:
+            self.get_logger().warning(prepared.unrecorded)
 
     def _report_inactive(self) -> None:
         for part in ("inputs", "control", "text"):

@@ -66,6 +66,26 @@ class Prepared:
             join=overlap,
         )
 
+    def describe(self) -> dict[str, object]:
+        """What runs, how fast and in how much memory: the figures of the `model` part of /diagnostics."""
+        model, capacity = self.engine.model, self.engine.model.capacity
+        spec = model.spec
+        values: dict[str, object] = {
+            "family": spec.family,
+            "device": model.device,
+            "mode": self.engine.mode,
+            "latency of a chunk, p99 in warm-up [s]": self.latency.chunk,
+            "longest decode step [s]": self.latency.decode_step,
+            "chunk": f"{spec.horizon} x {spec.step:g} s",
+            "join": self.join_rule.describe(spec.step),
+            "frame slots": capacity.frames,
+            "suffix slots": capacity.suffixes,
+            "pools [MiB]": model.pool_bytes() / 2**20,
+        }
+        if self.unrecorded:
+            values["slower than it need be"] = self.unrecorded
+        return values
+
 
 def load(settings: Settings, load_model: LoadModel, should_stop: Callable[[], bool]) -> tuple[Model, float]:
     """The model and the seconds it took. Raises PreparationError, or LoadInterrupted."""
