@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """One prefix, many readers, resumable text. No ROS, no model family.
 
+The idea: encoding an observation costs much, so each tick does it once, into a *frame*. The action
+expert reads the frame, and its chunk leaves. Texts asked about the frame read it too and add only a
+*suffix* of their own: prompt and answer so far. A text that is not through stays where it is, frame and
+suffix, and goes on in the next tick. Decode steps are few per tick, and a tick that comes due waits for
+no more than the one that runs; one step carries a row of every text under way, of whatever frame, so that
+the weights are read once for all of them. Slots for frames and suffixes are made at the start and counted.
+
 In reading order:
 
-    engine       the whole idea in one page: frames, actions, and texts that start from a frame
+    engine       observe, act, ask, advance: frames and actions, and texts that start from a frame
     slots        numbers with reference counts: what is shared, and until when
     frame        one prefix cache in its slot
     request      what may be asked, how far it has come, how it ended

@@ -15,7 +15,10 @@ from oxygen_ros.models.interface import ROW_BUCKETS as BUCKETS
 
 
 def bucket_of(rows: int) -> int:
-    """Smallest bucket that holds `rows`; more than the largest is an error."""
+    """Smallest bucket that holds `rows`: steps of one bucket run as one size, so they cost the same.
+
+    Raises ValueError for more rows than the largest holds.
+    """
     if not 1 <= rows <= BUCKETS[-1]:
         raise ValueError(f"rows of one decode step must be 1..{BUCKETS[-1]}, got {rows}")
     return BUCKETS[bisect_left(BUCKETS, rows)]
@@ -29,7 +32,7 @@ class Budget:
     mode "deadline":  besides, a step runs only if it is predicted to end `margin` seconds before
                       the next tick is due
 
-    In both modes no step starts once the next tick is due.
+    In both modes no step starts once the next tick is due: actions do not wait for text.
     """
 
     steps: int = 4

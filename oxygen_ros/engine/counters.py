@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the engine counts and times: totals since it was made, phases of the newest tick.
 
-Here live only the numbers; the engine writes them, everyone may read them.
+Here live only the numbers; the engine and its texts write them, everyone may read them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from oxygen_ros.engine.request import FinishReason
 
 @dataclass(slots=True)
 class Counters:
-    """What the engine has done since it was made, or since `restart`; in between it only grows."""
+    """What the engine has done since it was made, or since `restart`; in between it only grows.
+
+    prefills:      the texts' own included (without `share`)
+    rows:          of all decode steps
+    finished:      texts that came to their end or token limit; the others did not: expired by age,
+                   rejected or dropped for want of a slot, cancelled by a caller or an error
+    """
 
     ticks: int = 0
     prefills: int = 0
@@ -45,7 +51,11 @@ class Counters:
 
 @dataclass(slots=True)
 class Phases:
-    """Seconds of the phases of the newest tick, and what its text used."""
+    """Seconds of the phases of the newest tick, and what its text used.
+
+    text:           of every `advance` since the tick began
+    granted_steps:  decode steps the budget allowed when the text began to advance
+    """
 
     process: float = 0.0
     prefill: float = 0.0

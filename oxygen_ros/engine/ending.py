@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a text ends: cut at its stop text, and told with what is needed to know what it was about.
 
-Here lives no state; when a text ends is the scheduler's and the engine's.
+Here lives no state; when a text ends is for `scheduler` and `texts` to say.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ owns an engine; nothing in it locks.
 Two booleans make four modes over the same model and the same outputs. `share`: text reads the
 frame that the actions read; without it every text encodes the observation for itself. `batch`: all
 unfinished texts advance together, across ticks; without it each text runs to its end in its tick.
+Neither is "isolated", the baseline; both is "oxygen", what the rest is compared with.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from oxygen_ros.engine.texts import Texts
 from oxygen_ros.models.interface import Capacity, Guide, Model
 from oxygen_ros.observation import Observation, Previous
 
+# (share, batch)
 MODES = {
     "isolated": (False, False),
     "shared": (True, False),
@@ -60,11 +62,14 @@ class Engine:
         repeat_on_device: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """when_full:  "reject_new" or "drop_oldest", when no slot is left for a text
+        """capacity:   slots and rows; `plan_capacity` makes one of what will be asked
+        share, batch:  see above
+        when_full:     "reject_new" or "drop_oldest", when no slot is left for a text
         draft:         longest speculated draft [tokens], 0 for none
         seed:          of the denoise noise, together with the observation's stamp
         repeat_on_device: feed greedy tokens without reading them on the host in between; default:
                        only where reading them would make the device wait (not on CPU)
+        clock:         now [s]; steady
         """
         if capacity.frames < 2:
             raise ValueError(
@@ -91,13 +96,13 @@ class Engine:
             repeat_on_device=repeat_on_device,
             clock=clock,
         )
-        # The texts' own, for whoever looks in from outside.
+        # The texts' own, for those who report on them.
         self.suffixes = self._texts.suffixes
         self.costs = self._texts.costs
         self.scheduler = self._texts.scheduler
         model.allocate(capacity)
-        self._open: list[Frame] = []
-        self._next_id = 0
+        self._open: list[Frame] = []  # inside their `with`, for `check_integrity` alone
+        self._next_id = 0  # raised, then given: the first id is 1
 
     @property
     def mode(self) -> str:
@@ -129,7 +134,7 @@ class Engine:
     def act(self, frame: Frame, previous: Previous | None = None) -> NDArray[np.float64]:
         """The action chunk of a frame: robot units [H, A]. Reads the prefix, never changes it.
 
-        previous: what the chunk is guided towards (real-time chunking); None: nothing
+        previous: what the chunk is guided towards, see `Guide`; None: nothing
         """
         frame.expect_open()
         started = self.clock()
@@ -196,6 +201,7 @@ class Engine:
         return Guide(target, weights[:, None].expand_as(target), previous.max_weight)
 
     def _encode(self, observation: Observation, inputs: object) -> Frame:
+        """A frame of `inputs`, which the model made of the observation. The caller holds it."""
         slot = self.frames.acquire()
         if slot is None:
             raise RuntimeError(

@@ -21,7 +21,7 @@ class Feedback:
         self.lag = lag
         self.dropped = 0
         self._current = ""
-        self._asked: dict[int, str | None] = {}
+        self._asked: dict[int, str | None] = {}  # by the tick it was asked at; None until it ends
 
     def expect(self, tick: int) -> None:
         """A text of this kind was asked for at `tick`."""

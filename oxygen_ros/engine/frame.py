@@ -35,6 +35,7 @@ class Frame:
             raise SlotError(f"the frame of tick {self.tick} is closed: use it inside its `with` block")
 
     def retain(self) -> None:
+        """One more holder; each lets go by `release`, once."""
         self.pool.retain(self.slot)
 
     def release(self) -> None:

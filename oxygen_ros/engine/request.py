@@ -16,15 +16,15 @@ from oxygen_ros.engine.frame import Frame
 class FinishReason(StrEnum):
     """Why a text ended. Every request ends with exactly one of these."""
 
-    EOS = "eos"
-    STOP = "stop"
-    LENGTH = "length"
-    AGE = "age"
-    CANCELLED = "cancelled"
-    DEACTIVATED = "deactivated"
-    REJECTED = "rejected"
-    DROPPED = "dropped"
-    ERROR = "error"
+    EOS = "eos"  # the model said so
+    STOP = "stop"  # one of the task's stop texts
+    LENGTH = "length"  # its token limit
+    AGE = "age"  # its limit in ticks
+    CANCELLED = "cancelled"  # a caller's wish
+    DEACTIVATED = "deactivated"  # no more ticks
+    REJECTED = "rejected"  # there was no slot for it
+    DROPPED = "dropped"  # it gave its slot to a newer one
+    ERROR = "error"  # a tick failed
 
     @property
     def is_complete(self) -> bool:
@@ -98,6 +98,7 @@ class Subtask(TextTask):
     prompt: str = "Subtask: "
 
 
+# A function, since a question is no field of a task; it reads as the others where it is used.
 def Answer(question: str, template: str = "Question: {question} Answer: ", **limits: object) -> TextTask:
     """The answer to a person's question; first at admission."""
     return TextTask(kind="answer", prompt=template.replace("{question}", question), **limits)  # type: ignore[arg-type]
@@ -110,6 +111,8 @@ class TextRequest:
     pending:  tokens not yet in the suffix cache: the prompt at first, then the newest token
     cached:   tokens in the suffix cache
     tokens:   generated ids, the end token not included
+    asked_at: on the engine's clock [s]
+    steps:    decode steps it had rows in
     """
 
     id: int

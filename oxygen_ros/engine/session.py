@@ -23,6 +23,7 @@ from oxygen_ros.engine.frame import Frame
 from oxygen_ros.engine.request import Answer, FinishedText, FinishReason, TextTask
 from oxygen_ros.observation import Observation, Previous
 
+# (tick, observation, actions [H, A] in robot units)
 Publish = Callable[[int, Observation, NDArray[np.float64]], None]
 
 
@@ -128,7 +129,7 @@ class Session:
         self._next_instruction: str | None = None
         self._is_instructed = True  # the first one takes effect at the first tick
         self._questions: list[str] = []
-        self._ended: list[FinishedText] = []
+        self._ended: list[FinishedText] = []  # by a new instruction; told with the tick it takes effect at
         self._join = join
 
     @property

@@ -21,8 +21,6 @@ from oxygen_ros.engine.slots import SlotPool
 from oxygen_ros.engine.speculation import Drafts
 from oxygen_ros.models.interface import Capacity, Model
 
-Reencode = Callable[[Frame], Frame]
-
 
 class Texts:
     """Text requests over frames, from `add` until they are handed over, ended.
@@ -37,7 +35,7 @@ class Texts:
         capacity: Capacity,
         frames: SlotPool,
         counters: Counters,
-        reencode: Reencode,
+        reencode: Callable[[Frame], Frame],
         *,
         share: bool,
         batch: bool,
@@ -46,7 +44,10 @@ class Texts:
         repeat_on_device: bool | None,
         clock: Callable[[], float],
     ) -> None:
-        """The flags are `Engine`'s. `counters` are the engine's too: its ticks are a text's age."""
+        """frames, counters: the engine's own, shared with it: its ticks are what texts age by
+        reencode:         see above; the frame that comes in may be closed, its observation is what counts
+        The others are as in `Engine`.
+        """
         if when_full not in ("reject_new", "drop_oldest"):
             raise ValueError(f'when_full must be "reject_new" or "drop_oldest", got "{when_full}"')
         self.suffixes = SlotPool("suffix", capacity.suffixes)
@@ -106,7 +107,7 @@ class Texts:
     def _admit(self) -> None:
         for arrival in self.arrivals.in_order():
             while not self._has_room(arrival):
-                # Never one asked in the same tick: the answers, first in the line, would go first.
+                # Never drop one asked in the same tick: answers, first in the line, would go first.
                 older = [r for r in self.scheduler.live if r.tick_asked < arrival.tick_asked]
                 if self._when_full == "reject_new" or not older:
                     self._refuse(arrival, FinishReason.REJECTED)
@@ -120,12 +121,13 @@ class Texts:
         """Whether a suffix slot is free and, with this one admitted, a frame slot for the next tick."""
         if self.suffixes.free == 0:
             return False
-        if not self._share:
+        if not self._share:  # it will have a frame of its own
             return self._frames.free > 0 and len(self.scheduler.live) + 1 < self._frames.size
         held = {request.frame.slot for request in self.scheduler.live} | {arrival.frame.slot}
         return len(held) < self._frames.size
 
     def _start(self, arrival: Arrival) -> TextRequest:
+        """Give a request its suffix slot; nothing of the frame is copied but recurrent state, if any."""
         frame = arrival.frame if self._share else self._reencode(arrival.frame)
         suffix_slot = self.suffixes.acquire()
         assert suffix_slot is not None, "admission looked for a free suffix slot"
@@ -154,7 +156,11 @@ class Texts:
     # -- decode steps, within the budget ---------------------------------------------------------
 
     def _spend(self, budget: Budget, due: float | None, phases: Phases) -> None:
-        """With `batch`: steps over all live requests, as many as the budget grants."""
+        """With `batch`: steps over all live requests, as many as the budget grants.
+
+        A grant may be for more steps than the plan can take: a text ends, a prompt is through. Then the
+        next plan asks again.
+        """
         meter = Meter(budget, due, self.costs, self._clock)
         while plan := self._plan(budget):
             granted = meter.grants(plan.rows)
@@ -203,6 +209,7 @@ class Texts:
             self.suffixes.release(request.suffix_slot)
             request.frame.release()
             if request.finish_reason.is_complete:
+                # With the end token: a draft may guess the end too.
                 end = () if request.end_token is None else (request.end_token,)
                 self._drafts.remember(request.task.kind, (*request.tokens, *end))
 
