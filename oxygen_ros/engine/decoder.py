@@ -39,8 +39,10 @@ class Decoder:
         self._scheduler = scheduler
         self._costs = costs
         self._clock = clock
+        # The host's side of the rows: written in place, copied over once a step.
         self._staging = torch.zeros(self.rows.block.shape, dtype=torch.int64, pin_memory=on_cuda)
         self._written = self._staging.numpy()
+        # Marks behind the steps that the device still has to do.
         self._running: list[torch.cuda.Event] | None = [] if on_cuda else None
 
     def run(self, plan: StepPlan, most: int, may_go_on: Callable[[], bool]) -> int:
@@ -95,6 +97,8 @@ class Decoder:
 
     def _choose(self, plan: StepPlan, logits: torch.Tensor) -> list[int]:
         chosen = choose_greedy(logits)
+        if plan.is_repeatable:
+            return chosen.tolist()
         sampled: list[tuple[int, TextRequest]] = []
         at = 0
         for grant in plan.grants:

@@ -20,47 +20,64 @@ from oxygen_ros.engine.request import FinishReason, TextRequest
 from oxygen_ros.engine.speculation import Drafts
 from oxygen_ros.models.interface import Rows
 
+_TOKEN, _POSITION, _WRITE_AT = (Rows.FIELDS.index(name) for name in ("token", "position", "write_at"))
+
 
 @dataclass(slots=True)
 class Grant:
-    """The rows one request has in a step: `known` tokens of its own, then `draft` tokens."""
+    """The rows one request has in a step: `known` tokens of its own, then `draft` tokens.
+
+    rows:    of both
+    wanted:  rows whose logits are wanted: none while the prompt is not through
+    """
 
     request: TextRequest
     known: int
     draft: list[int] = field(default_factory=list)
+    rows: int = field(init=False)
+    wanted: int = field(init=False)
 
-    @property
-    def rows(self) -> int:
-        return self.known + len(self.draft)
-
-    @property
-    def wanted(self) -> int:
-        """Rows whose logits are wanted: none while the prompt is not through."""
-        return 1 + len(self.draft) if self.known == len(self.request.pending) else 0
+    def __post_init__(self) -> None:
+        # Worked out once: in a step, every part of the engine asks.
+        self.rows = self.known + len(self.draft)
+        self.wanted = 1 + len(self.draft) if self.known == len(self.request.pending) else 0
 
 
 @dataclass(slots=True)
 class StepPlan:
     """One decode step: grants in the order of their rows, rows of one frame together.
 
-    rows:  of all grants; worked out once, as many ask
+    rows:           of all grants
+    is_repeatable:  whether the next step is this one with each row's chosen token fed back
     """
 
     grants: list[Grant]
     rows: int = field(init=False)
+    is_repeatable: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rows = sum(grant.rows for grant in self.grants)
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether the next step is this one with each row's chosen token fed back."""
-        return all(g.known == 1 and g.wanted == 1 and g.request.task.is_greedy for g in self.grants)
+        self.rows = sum([grant.rows for grant in self.grants])
+        self.is_repeatable = self.rows == len(self.grants) and all(
+            [grant.wanted == 1 and grant.request.task.temperature == 0 for grant in self.grants]
+        )
 
     @property
     def tokens_left(self) -> int:
         """Tokens until the first request of the plan reaches its limit."""
         return min(g.request.task.max_tokens - len(g.request.tokens) for g in self.grants)
+
+
+@dataclass(slots=True)
+class _Layout:
+    """A step as it stands in a block, for the next step of the same requests with one row each.
+
+    starts:  position of each request's first token after its prefix
+    """
+
+    requests: list[TextRequest]
+    block: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    spans: list[tuple[int, int, int]]
 
 
 class Scheduler:
@@ -72,6 +89,7 @@ class Scheduler:
         self.live: list[TextRequest] = []
         self._drafts = drafts
         self._stops = stops
+        self._layout: _Layout | None = None
 
     def add(self, request: TextRequest) -> None:
         self.live.append(request)
@@ -80,31 +98,31 @@ class Scheduler:
         self.live.remove(request)
 
     def plan(self, max_rows: int, only: TextRequest | None = None) -> StepPlan | None:
-        """The next step over the unfinished live requests, or None when there are none."""
-        live = [r for r in self.live if not r.is_finished and only in (None, r)]
+        """The next step over the unfinished live requests (over `only` that one); None without any."""
+        live = [r for r in self.live if r.finish_reason is None and only in (None, r)][:max_rows]
         if not live:
+            self._layout = None  # it holds frames' observations
             return None
-        grants = [Grant(request, known=1) for request in live[:max_rows]]
-        spare = max_rows - len(grants)
-        for grant in grants:
-            more = min(len(grant.request.pending) - 1, spare)
-            grant.known += more
+        spare = max_rows - len(live)
+        knowns = []
+        for request in live:
+            more = min(len(request.pending) - 1, spare)
+            knowns.append(1 + more)
             spare -= more
-        for grant in grants:
-            if spare < 1 or self._drafts.longest == 0:
-                break
-            grant.draft = self._guess(grant, spare)
-            spare -= len(grant.draft)
+        grants = []
+        for request, known in zip(live, knowns, strict=True):
+            draft = self._guess(request, known, spare) if spare and self._drafts.longest else []
+            spare -= len(draft)
+            grants.append(Grant(request, known, draft))
         grants.sort(key=lambda grant: grant.request.frame.slot)
         return StepPlan(grants)
 
-    def _guess(self, grant: Grant, spare: int) -> list[int]:
-        request = grant.request
-        if grant.wanted == 0 or not request.task.is_greedy:
+    def _guess(self, request: TextRequest, known: int, spare: int) -> list[int]:
+        if known < len(request.pending) or not request.task.is_greedy:
             return []
         room = min(
             spare,
-            self.suffix_tokens - request.cached - grant.known,
+            self.suffix_tokens - request.cached - known,
             # The step itself yields one token more than the draft.
             request.task.max_tokens - len(request.tokens) - 1,
         )
@@ -112,6 +130,8 @@ class Scheduler:
 
     def write(self, plan: StepPlan, rows: Rows, block: NDArray[np.int64]) -> None:
         """Lay a plan out in `block`, the host's side of `rows`: int64 [fields, max_rows], as Rows.FIELDS."""
+        if plan.is_repeatable and self._write_next(plan, rows, block):
+            return
         # Lists first, then one copy a field: numpy's price is by the call, and a step has many short pieces.
         token: list[int] = []
         write_at: list[int] = []
@@ -144,16 +164,36 @@ class Scheduler:
         block[: len(fields), :row] = fields
         block[len(fields), :wanted] = wants
         rows.count, rows.wanted, rows.longest, rows.frame_spans = row, wanted, longest, spans
+        self._layout = None
+        if plan.is_repeatable:
+            starts = block[_POSITION, :row] - block[_WRITE_AT, :row]
+            self._layout = _Layout([grant.request for grant in plan.grants], block, starts, spans)
+
+    def _write_next(self, plan: StepPlan, rows: Rows, block: NDArray[np.int64]) -> bool:
+        """The last step once more, further on: only tokens and places change. False where it is another."""
+        last = self._layout
+        requests = [grant.request for grant in plan.grants]
+        if last is None or last.block is not block or last.requests != requests:
+            return False
+        count = len(requests)
+        cached = [request.cached for request in requests]
+        block[_TOKEN, :count] = [request.pending[0] for request in requests]
+        block[_WRITE_AT, :count] = cached
+        np.add(last.starts, block[_WRITE_AT, :count], out=block[_POSITION, :count])
+        rows.count = rows.wanted = count
+        rows.longest, rows.frame_spans = max(cached) + 1, last.spans
+        return True
 
     def absorb(self, plan: StepPlan, chosen: Sequence[int]) -> None:
-        """Take the chosen tokens of one step into its requests; a wrong draft is forgotten here.
+        """Take the chosen tokens of one step into its requests; a wrong draft is forgotten here: what
+        it left in the suffix slot lies beyond `cached`, unread, until the next rows are written over it.
 
         A request that has ended ignores them: a repeated step overshoots its end.
         """
         at = 0
         for grant in plan.grants:
             request, wanted = grant.request, grant.wanted
-            if request.is_finished:
+            if request.finish_reason is not None:
                 at += wanted
                 continue
             request.steps += 1
@@ -161,14 +201,14 @@ class Scheduler:
             if wanted == 0:
                 del request.pending[: grant.known]
                 continue
-            picks = chosen[at : at + wanted]
-            at += wanted
-            for place, pick in enumerate(picks):
+            for place in range(wanted):
+                pick = chosen[at + place]
                 request.pending = [pick]
                 self._emit(request, pick)
-                if request.is_finished or place == len(grant.draft) or grant.draft[place] != pick:
+                if place + 1 == wanted or grant.draft[place] != pick or request.is_finished:
                     break
                 request.cached += 1  # the draft's row holds this very token: its K/V stands
+            at += wanted
 
     def _emit(self, request: TextRequest, token: int) -> None:
         if token in request.eos_ids:

@@ -117,3 +117,18 @@ def test_a_tiny_nucleus_is_greedy_and_ties_go_to_the_lowest_id() -> None:
     logits = torch.tensor([[1.0, 5.0, 5.0, 0.0]])
     assert choose_greedy(logits).tolist() == [1]
     assert choose_sampled(logits, torch.ones(1), torch.tensor([1e-6]), torch.tensor([0.999])).tolist() == [1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_greedy_is_the_first_of_the_largest_whatever_the_signs(dtype: torch.dtype) -> None:
+    rows = [
+        torch.randn(97, generator=torch.Generator().manual_seed(0)),
+        -torch.rand(97, generator=torch.Generator().manual_seed(1)) - 1,  # all below zero
+        torch.tensor([-1.0, -0.0, 0.0, -2.0]).repeat(25)[:97],  # the largest are zeros of either sign
+        torch.tensor([1.0, 3.0, 3.0, -9.0]).repeat(25)[:97],  # a tie above zero
+        torch.full((97,), -torch.inf),
+    ]
+    for logits in (torch.stack(rows), rows[0][None], torch.stack(rows)[:0]):
+        logits = logits.to(dtype)
+        first = [row.index(max(row)) for row in logits.tolist()]
+        assert choose_greedy(logits).tolist() == first
