@@ -49,7 +49,7 @@ class PointingHead(nn.Module):
         self.read = nn.Linear(width, 1)
 
     def forward(self, patches: torch.Tensor) -> torch.Tensor:
-        said = self.read(F.rms_norm(patches, patches.shape[-1:])).squeeze(-1)
+        said: torch.Tensor = self.read(F.rms_norm(patches, patches.shape[-1:])).squeeze(-1)
         return F.pad(said, (1, 0))
 
 

@@ -107,14 +107,13 @@ def collect_views(folder: Path, number: int, frames: int, size: int) -> int:
 
 def make_record(state: State, task: Task, seed: int) -> np.void:
     """A record of what stands where, without a label."""
-    record = np.zeros((), RECORD)
+    record: np.void = np.zeros(1, RECORD)[0]
     record["seed"], record["joints"], record["targets"] = seed, state.positions, state.positions
     record["colour"], record["count"] = g.COLOURS.index(task.colour), task.count
     record["blocks"][:, 4] = -1
     for k, block in enumerate(state.blocks):
         record["blocks"][k] = (*block.position, block.yaw, g.COLOURS.index(block.colour))
-    out: np.void = record[()]
-    return out
+    return record
 
 
 def label(record: np.void, rng: np.random.Generator) -> np.void:
