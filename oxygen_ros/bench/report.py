@@ -85,13 +85,12 @@ def _times_of(run: dict[str, Any]) -> list[str]:
 
 def _work_of(run: dict[str, Any]) -> list[str]:
     ticks, live, text = run["ticks"], run["in_flight"], run["request_to_text_ms"]
-    over = run["peak_over_action_only"]
     return [
         f"{run['tokens_per_s']:.0f}", f"{text['p50']:.0f}" if text else "-",
         f"{run['prefills'] / ticks:.2f}", f"{run['decode_steps'] / ticks:.2f}", f"{run['rows'] / ticks:.2f}",
         str(live["most"]) if live["least"] == live["most"] else f"{live['least']}..{live['most']}",
         f"{run['outside_model_ms']['p50']:.2f}", f"{run['peak_bytes'] / 2**20:.0f}",
-        f"{over - 1:+.1%}" if over else "-", _or_dash(run["energy_j_per_tick"], "{:.3f}"),
+        f"{run['allocated_over_action_only'] - 1:+.1%}", _or_dash(run["energy_j_per_tick"], "{:.3f}"),
     ]  # fmt: skip
 
 

@@ -100,8 +100,16 @@ def _run(cell: Cell, track: Track) -> Figures:
         "peak_bytes": track.peak_bytes,
         "peak_over_action_only": track.peak_bytes / alone.peak_bytes if alone.peak_bytes > 0 else None,
         "pool_bytes": engine.model.pool_bytes(),
+        "allocated_over_action_only": _allocated(cell, track) / _allocated(cell, alone),
         "energy_j_per_tick": sum(track.joules) / len(track.joules) if track.joules else None,
     }
+
+
+def _allocated(cell: Cell, track: Track) -> int:
+    """Bytes that stay: weights and pools. Exact, where a process's peak on a CPU is known to some MiB."""
+    network = cell.shared.networks[track.name.dtype]
+    weights = sum(tensor.nbytes for tensor in (*network.parameters(), *network.buffers()))
+    return weights + track.lane.engine.model.pool_bytes()
 
 
 def _twin(cell: Cell, track: Track, *, mode: str | None, draft: int = 0) -> Track:
