@@ -39,17 +39,13 @@ def attend(
         mask = None if bias is None else bias.expand(1, 1, folded.shape[1], -1)
         out = F.scaled_dot_product_attention(folded[None], keys[None], values[None], attn_mask=mask)[0]
     else:
-        # The scores of one chunk or one prefix are few; on CPUs two matrix products beat the blocked kernel,
-        # and products of two matrices those of a batch, for which the keys are copied first.
+        # The scores of one chunk or one prefix are few; on CPUs two matrix products beat the blocked kernel.
         folded = (q * dim**-0.5).view(tokens, kv_heads, -1, dim).transpose(0, 1).flatten(1, 2)
-        heads_out = []
-        for mine, keys_of, values_of in zip(folded, keys, values, strict=True):
-            scores = mine @ keys_of.T
-            if bias is not None:
-                scores += bias
-            # In float32 for every dtype: more exact, and on CPUs twice as fast as a softmax over bfloat16.
-            heads_out.append(scores.float().softmax(dim=-1).to(q.dtype) @ values_of)
-        out = torch.stack(heads_out) if kv_heads > 1 else heads_out[0]
+        scores = folded @ keys.mT
+        if bias is not None:
+            scores += bias
+        # In float32 for every dtype: more exact, and on CPUs twice as fast as a softmax over bfloat16.
+        out = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype) @ values
     return out.view(kv_heads, tokens, -1, dim).transpose(0, 1).reshape(tokens, heads * dim)
 
 
