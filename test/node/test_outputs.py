@@ -49,8 +49,8 @@ def test_texts_come_with_their_figures(robot: Robot) -> None:
         text = robot.wait_for(
             "/oxygen/text", lambda m, kind=kind: m.kind == kind and m.finish_reason in ENDED
         )
-        # 8 tokens at 4 steps a tick, where the machine gives them.
-        assert 1 <= text.tick_finished - text.tick_asked <= 4
+        # 8 tokens at 4 steps a tick, where the machine gives them; an early end may come in the tick itself.
+        assert 0 <= text.tick_finished - text.tick_asked <= 4
         assert text.tokens <= 8
         assert nanoseconds(text.header.stamp) > 0
         robot.wait_for(f"/oxygen/{kind}", lambda m, text=text: m.data == text.text)

@@ -75,9 +75,13 @@ def test_processes_end_with_their_parent(tmp_path: Path) -> None:
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
+    deadline = time.monotonic() + 20.0
+    # The leash is on once setpriv has become the program.
+    while not Path(f"/proc/{child}/cmdline").read_text().startswith(sys.executable):
+        assert time.monotonic() < deadline, "the program did not start"
+        time.sleep(0.02)
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 10.0
     while is_running(child):
         assert time.monotonic() < deadline, f"{child} runs on"
         time.sleep(0.05)
