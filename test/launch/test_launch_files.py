@@ -10,7 +10,6 @@ import importlib.util
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,32 +38,6 @@ from launch import LaunchContext
 
 SHARE = Path(get_package_share_directory("oxygen_ros"))
 LAUNCHED = re.compile(r"\[INFO\] \[(oxygen_node|oxygen_sim)-\d+\]: process started with pid \[(\d+)\]")
-
-# What `ros2 launch FILE NAME:=VALUE ...` does, without the command-line packages.
-DRIVER = """
-import sys
-from launch import LaunchDescription, LaunchService
-from launch.actions import IncludeLaunchDescription
-from launch.launch_description_sources import PythonLaunchDescriptionSource
-arguments = [tuple(word.split(":=", 1)) for word in sys.argv[2:]]
-service = LaunchService(argv=sys.argv[2:])
-source = PythonLaunchDescriptionSource(sys.argv[1])
-service.include_launch_description(
-    LaunchDescription([IncludeLaunchDescription(source, launch_arguments=arguments)]))
-sys.exit(service.run())
-"""
-
-
-@pytest.fixture
-def launch(run_process: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
-    """Starts a launch file of the installed package: launch("demo.launch.py", model="...")."""
-
-    def start(file: str, **arguments: str) -> Any:
-        words = [f"{name}:={value}" for name, value in arguments.items()]
-        command = [sys.executable, "-c", DRIVER, str(SHARE / "launch" / file), *words]
-        return run_process(command, env={"ROS_LOG_DIR": str(tmp_path / "log")})
-
-    return start
 
 
 @pytest.fixture

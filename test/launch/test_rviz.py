@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import signal
 import sys
 import time
@@ -42,32 +41,6 @@ told = Path({out!r}) / f"{{Path(sys.argv[0]).name}}_{{time.monotonic_ns()}}.json
 told.with_suffix(".part").write_text(json.dumps([sys.argv[1:], files]))
 told.with_suffix(".part").rename(told)
 """
-DRIVER = """
-import sys
-from launch import LaunchDescription, LaunchService
-from launch.actions import IncludeLaunchDescription
-from launch.launch_description_sources import PythonLaunchDescriptionSource
-arguments = [tuple(word.split(":=", 1)) for word in sys.argv[2:]]
-service = LaunchService(argv=sys.argv[2:])
-source = PythonLaunchDescriptionSource(sys.argv[1])
-service.include_launch_description(
-    LaunchDescription([IncludeLaunchDescription(source, launch_arguments=arguments)]))
-sys.exit(service.run())
-"""
-
-
-@pytest.fixture
-def launch(run_process: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
-    """launch(file, prefix, **arguments) -> Process; prefix: where further packages are installed, or None."""
-
-    def start(file: str, prefix: Path | None = None, **arguments: str) -> Any:
-        words = [f"{name}:={value}" for name, value in arguments.items()]
-        env = {"ROS_LOG_DIR": str(tmp_path / "log")}
-        if prefix is not None:
-            env["AMENT_PREFIX_PATH"] = f"{prefix}:{os.environ['AMENT_PREFIX_PATH']}"
-        return run_process([sys.executable, "-c", DRIVER, str(SHARE / "launch" / file), *words], env=env)
-
-    return start
 
 
 @pytest.fixture
