@@ -104,16 +104,16 @@ class Ticker:
         if was_awaited:
             self._pace.pass_over(now)
         wait = self._pace.late(now)
-        is_overdue = wait > 0 and not was_awaited and self._due is not None
-        self.late = max(started - self._due, 0.0) if is_overdue and self._due is not None else 0.0
-        self._due = None
+        due, self._due = self._due, None
+        self.late = 0.0 if due is None or was_awaited or wait <= 0 else max(started - due, 0.0)
         if was_awaited:
             self._pace.resume(now)
         images = self._decode(sample.images)
         decode = time.monotonic() - started
         covers = self._spec.horizon * self._spec.step
-        due = self._pace.begin(now, now + covers + (sample.stamp_ns - now_ns) / 1e9)
-        self._due = self._keeper.steady(due)
+        self._due = self._keeper.steady(
+            self._pace.begin(now, now + covers + (sample.stamp_ns - now_ns) / 1e9)
+        )
         self._received_ns, self._latency = sample.received_ns, 0.0
         self.refusal, self._published = "", None
         self._heed_hold()

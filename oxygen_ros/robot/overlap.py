@@ -125,7 +125,7 @@ class Overlap:
     activation), when it has run out, when it was made from a later observation than the new one, and where
     the joints are not where it has them. Then the new chunk stands for itself, whatever the mode.
 
-    strayed: how often the joints were elsewhere
+    strayed: how often the joints were elsewhere, where there was something to join
     """
 
     def __init__(self, rule: JoinRule, columns: Sequence[int] | None = None) -> None:
@@ -149,10 +149,13 @@ class Overlap:
         Called once for each observation, before `blend`: from here on the last chunk is one to join, or none.
         """
         last = self._last
-        if last is not None and self._has_strayed(last, observation):
+        if last is None or self.rule.mode == "replace":
+            return None
+        if self._has_strayed(last, observation):
             self.strayed += 1
-            last = self._last = None
-        if self.rule.mode != "rtc" or last is None:
+            self._last = None
+            return None
+        if self.rule.mode != "rtc":
             return None
         remains = find_remains(last, observation.stamp, horizon, step)
         if not len(remains):
