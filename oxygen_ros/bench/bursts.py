@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ticks in real time under bursts and Poisson arrivals: how many start late, and what text gets done.
+"""Ticks in real time under bursts and Poisson arrivals: how many start late, why, and what text gets done.
 
 `oxygen_bench --deadline`. A tick is late when it starts more than a tenth of the period after it was due, and
-so is every period that was missed wholly. Here lives the run; its table and picture are `bursts_report`.
+so is every period that was missed wholly. Lanes take turns, a block of ticks each, so that a machine that is
+busy with something else is busy for all of them: one lane only acts, and shows how late ticks are here
+without any text. Here lives the run; its table and picture are `report` and `draw`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ from oxygen_ros.engine import Budget, Engine, FinishedText, FinishReason, TextTa
 from oxygen_ros.models.interface import Capacity
 
 LATE = 0.1  # of the period
-BUDGETS = ("deadline", "fixed")
+# None: the robot only acts, nobody asks.
+BUDGETS = (None, "deadline", "fixed")
+# Ticks of one lane before it is the next one's turn.
+BLOCK = 100
+# What kept the tick before from ending in time; "waking": nothing did, the machine came back late from sleep.
+CAUSES = ("acting", "text", "garbage", "waking")
 # Paced like the others and not counted: the engine learns what its decode steps take.
 WARM_UP = 100
 # A text that has not ended after so many times its shortest life expires.
@@ -38,26 +45,35 @@ _TIME_FOR_GARBAGE = 0.002
 class BurstRun:
     """One pattern of arrivals under one kind of budget.
 
+    budget:    None: the robot only acts
     lateness:  of each started tick, seconds after it was due
     live:      texts under way after it
     missed:    periods in which no tick started
+    causes:    of `CAUSES`, late ticks and missed periods
     """
 
     arrivals: str
-    budget: str
+    budget: str | None
     period: float
     lateness: list[float] = field(default_factory=list)
     live: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     missed: int = 0
+    causes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
     texts: list[FinishedText] = field(default_factory=list)
+
+    def start(self, late: float, missed: int, cause: str) -> None:
+        """A tick starts `late` [s] after it was due, after `missed` periods without one."""
+        self.lateness.append(late)
+        self.missed += missed
+        self.causes[cause] += missed + (late > LATE * self.period)
 
     def figures(self) -> dict[str, Any]:
         """The JSON's entry; empty before the first counted tick."""
         if not self.lateness:
             return {}
         ticks = len(self.lateness) + self.missed
-        late = sum(after > LATE * self.period for after in self.lateness) + self.missed
+        late = sum(self.causes.values())
         ended = [text for text in self.texts if text.finish_reason.is_complete]
         reasons = [text.finish_reason for text in self.texts]
         return {
@@ -68,6 +84,7 @@ class BurstRun:
             "late": late,
             "late_share": late / ticks,
             "missed": self.missed,
+            "causes": self.causes,
             "lateness_ms": {
                 "p50": float(np.percentile(self.lateness, 50)) * 1e3,
                 "p99": float(np.percentile(self.lateness, 99)) * 1e3,
@@ -90,49 +107,77 @@ def find_period(shared: Shared, dtype: str) -> float:
     return 2 * sorted(seconds[1:])[4]
 
 
-def run_bursts(
-    shared: Shared, arrivals: str, budget: str, period: float, margin: float, run: BurstRun, beat: Beat
-) -> None:
-    """Tick in real time; `run` holds what was seen, also when this is stopped in between."""
-    setup = shared.setup
-    n, k = setup.n[0], max(setup.k[0], 1)
-    schedule = draw_schedule(
-        arrivals, WARM_UP + setup.ticks, n, setup.requests, burst_every=setup.burst_every, seed=setup.seed
-    )
-    model = shared.model(setup.dtypes[0])
-    engine = Engine(model, _slots(schedule, n, k, setup.suffix_tokens), seed=setup.seed)
-    model.record(model.process(shared.scene.at(0)))
-    granted = Budget(steps=k, rows=MAX_ROWS, mode=budget, margin=margin)
-    task = TextTask(
-        kind="bench",
-        prompt=suffix_of(setup.suffix_tokens),
-        max_tokens=n,
-        max_age=_PATIENCE * math.ceil(n / k),
-    )
+def run_bursts(shared: Shared, runs: Sequence[BurstRun], margin: float, beat: Beat) -> None:
+    """Tick in real time, in turns; `runs` hold what was seen, also when this is stopped in between."""
+    lanes = [_Lane(shared, run, margin) for run in runs]
+    total = WARM_UP + shared.setup.ticks
     with quiet():
-        due = time.monotonic() + period
-        for tick, asked in enumerate(schedule):
-            if tick % 100 == 0:
-                beat(f"{arrivals}, {budget}: tick {tick} of {len(schedule)}")
-            time.sleep(max(0.0, due - time.monotonic()))
-            started = time.monotonic()
-            missed = int((started - due) / period)
-            after = started - due - missed * period
-            due += (missed + 1) * period
-            with engine.observe(shared.scene.at(tick)) as frame:
+        for first in range(0, total, BLOCK):
+            for lane in lanes:
+                beat(f"{lane.run.arrivals}, {lane.run.budget or 'acting only'}: tick {first} of {total}")
+                lane.work(range(first, min(first + BLOCK, total)))
+    for lane in lanes:
+        lane.engine.check_integrity()
+
+
+class _Lane:
+    """An engine that ticks in real time while it is its turn; its clock stands still while it is not."""
+
+    def __init__(self, shared: Shared, run: BurstRun, margin: float) -> None:
+        setup = shared.setup
+        n, k = setup.n[0], max(setup.k[0], 1)
+        self.run = run
+        self._scene = shared.scene
+        self._schedule = draw_schedule(
+            run.arrivals, WARM_UP + setup.ticks, n, setup.requests,
+            burst_every=setup.burst_every, seed=setup.seed,
+        )  # fmt: skip
+        model = shared.model(setup.dtypes[0])
+        slots = _slots(self._schedule, n, k, setup.suffix_tokens)
+        self.engine = Engine(model, slots, seed=setup.seed, clock=self._now)
+        model.record(model.process(shared.scene.at(0)))
+        self._task = TextTask(
+            kind="bench",
+            prompt=suffix_of(setup.suffix_tokens),
+            max_tokens=n,
+            max_age=_PATIENCE * math.ceil(n / k),
+        )
+        self._budget = run.budget and Budget(steps=k, rows=MAX_ROWS, mode=run.budget, margin=margin)
+        self._stood = 0.0  # how long the clock has stood still [s]
+        self._stopped_at = self._now()
+        self._due = self._stopped_at + run.period
+        self._cause = "waking"
+
+    def work(self, ticks: range) -> None:
+        """One turn."""
+        self._stood += self._now() - self._stopped_at
+        period, engine = self.run.period, self.engine
+        for tick in ticks:
+            time.sleep(max(0.0, self._due - self._now()))
+            late = self._now() - self._due
+            missed = int(late / period)
+            self._due += (missed + 1) * period
+            with engine.observe(self._scene.at(tick)) as frame:
                 engine.act(frame)
-                for _ in asked:
-                    engine.ask(frame, task)
-            texts = engine.advance(granted, due)
+                acted = self._now()
+                for _ in self._schedule[tick] if self._budget else ():
+                    engine.ask(frame, self._task)
+            texts = engine.advance(self._budget, self._due) if self._budget else []
+            told = self._now()
             if tick >= WARM_UP:
-                run.missed += missed
-                run.lateness.append(after)
-                run.live.append(engine.live)
-                run.steps.append(engine.phases.used_steps)
-                run.texts += texts
-            if due - time.monotonic() > _TIME_FOR_GARBAGE:
+                self.run.start(late - missed * period, missed, self._cause)
+                self.run.live.append(engine.live)
+                self.run.steps.append(engine.phases.used_steps)
+                self.run.texts += texts
+            if self._due - told > _TIME_FOR_GARBAGE:
                 gc.collect()
-    engine.check_integrity()
+            ends = {"acting": acted, "text": told, "garbage": self._now()}
+            self._cause = next((what for what, at in ends.items() if at > self._due), "waking")
+        self._stopped_at = self._now()
+
+    def _now(self) -> float:
+        """Seconds of this lane's turns."""
+        return time.monotonic() - self._stood
 
 
 def _slots(schedule: Sequence[Sequence[int]], n: int, k: int, suffix: int) -> Capacity:

@@ -112,7 +112,8 @@ def draw_bursts(runs: Sequence[BurstRun], file: Path, title: str) -> None:
             axes.set_ylim(0, max(30, float(percent.max()) * 1.05))
             axes.set_ylabel("late [% of period]")
             late = run.figures()["late_share"]
-            axes.set_title(f"{run.arrivals}, budget {run.budget}: {late:.2%} of ticks late", loc="left")
+            who = f"budget {run.budget}" if run.budget else "acting only"
+            axes.set_title(f"{run.arrivals}, {who}: {late:.2%} of ticks late", loc="left")
         axes.set_xlabel("tick")
         figure.suptitle(title)
         figure.savefig(file, format="png")

@@ -62,18 +62,18 @@ def measure_ablation(options: Options, record: Record, shared: Shared, beat: Bea
 
 
 def measure_bursts(options: Options, record: Record, shared: Shared, beat: Beat) -> None:
-    """Both patterns of arrivals, or the one that was asked for, under both kinds of budget."""
+    """Both patterns of arrivals, or the one asked for: acting only, then under either kind of budget."""
     setup = options.setup
     beat("what acting takes")
     period = options.period or find_period(shared, setup.dtypes[0])
     for arrivals in ("bursts", "poisson") if setup.arrivals == "one" else (setup.arrivals,):
-        for budget in BUDGETS:
-            run = BurstRun(arrivals, budget, period)
-            try:
-                run_bursts(shared, arrivals, budget, period, options.margin, run, beat)
-            finally:
+        runs = [BurstRun(arrivals, budget, period) for budget in BUDGETS]
+        try:
+            run_bursts(shared, runs, options.margin, beat)
+        finally:
+            for run in runs:
                 record.add_bursts(run)
-                record.write(options.json)
+            record.write(options.json)
 
 
 def _recommend(options: Options, costs: dict[str, Costs]) -> list[dict[str, object]]:

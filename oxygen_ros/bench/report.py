@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from oxygen_ros.bench.ablate import show as show_ablation
-from oxygen_ros.bench.bursts import LATE
+from oxygen_ros.bench.bursts import CAUSES, LATE
 
 
 def show(console: Console, document: dict[str, Any]) -> None:
@@ -161,16 +161,18 @@ def bursts_table(entries: list[dict[str, Any]]) -> Table:
         f"ticks in real time; late: started more than {LATE:.0%} of the period after due, or missed",
         ("arrivals", "budget"),
         (
-            "period", "ticks", "late", "%", "missed", "p99 ms", "max ms", "steps",
+            "period", "ticks", "late", "%", *CAUSES, "missed", "p99 ms", "max ms", "steps",
             "flying", "texts", "refused", "expired", "to text",
         ),
     )  # fmt: skip
     for e in entries:
         delay = e["request_to_text_ms"]
         table.add_row(
-            e["arrivals"], e["budget"], f"{e['period_ms']:.1f}", str(e["ticks"]), str(e["late"]),
-            f"{e['late_share']:.2%}", str(e["missed"]), f"{e['lateness_ms']['p99']:.2f}",
-            f"{e['lateness_ms']['max']:.1f}", f"{e['steps_per_tick']:.2f}", str(e["most_in_flight"]),
+            e["arrivals"], e["budget"] or "acts only",
+            f"{e['period_ms']:.1f}", str(e["ticks"]), str(e["late"]), f"{e['late_share']:.2%}",
+            *map(str, e["causes"].values()), str(e["missed"]),
+            f"{e['lateness_ms']['p99']:.2f}", f"{e['lateness_ms']['max']:.1f}",
+            f"{e['steps_per_tick']:.2f}", str(e["most_in_flight"]),
             str(e["texts"]), str(e["refused"]), str(e["expired"]), "-" if delay is None else f"{delay:.0f}",
         )  # fmt: skip
     return table

@@ -109,16 +109,22 @@ def test_json_has_the_documented_form(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_ticks_in_real_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bursts, "WARM_UP", 3)
+    monkeypatch.setattr(bursts, "BLOCK", 2)
     file, picture = tmp_path / "out.json", tmp_path / "out.png"
     arguments = "--deadline --ticks 5 --n 4 --k 2 --period-ms 30"
     assert main([*arguments.split(), "--json", str(file), "--png", str(picture)]) == 0
     found = json.loads(file.read_text())["deadline"]
     assert [(entry["arrivals"], entry["budget"]) for entry in found] == [
-        (arrivals, budget) for arrivals in ("bursts", "poisson") for budget in ("deadline", "fixed")
+        (arrivals, budget) for arrivals in ("bursts", "poisson") for budget in (None, "deadline", "fixed")
     ]
     for entry in found:
         assert entry["ticks"] == 5 + entry["missed"]
-        assert entry["late"] >= entry["missed"]
+        assert entry["late"] == sum(entry["causes"].values()) >= entry["missed"]
+        assert entry["budget"] or (entry["texts"], entry["steps_per_tick"], entry["causes"]["text"]) == (
+            0,
+            0,
+            0,
+        )
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
