@@ -126,6 +126,7 @@ def _add_action_path(race: Race, shared: Shared, dtype: str, model: Pi05) -> lis
         ("one_vision_batch", "one vision batch"),
         ("short_last_block", "the last block stops at its keys and values"),
         ("fused", "fused weights"),
+        ("weights_by_input", "the expert's weights as products of few rows read them"),
         ("modulation_once", "modulation computed once"),
         ("static_cache", "denoise without growing or copying a cache"),
     ):

@@ -35,6 +35,8 @@ BLOCK = 100
 CAUSES = ("acting", "text", "garbage", "waking")
 # Paced like the others and not counted: the engine learns what its decode steps take.
 WARM_UP = 100
+# Ticks whose slowest says what period can be kept.
+_PERIOD_TICKS = 300
 # A text that has not ended after so many times its shortest life expires.
 _PATIENCE = 4
 # A collection over what one tick left takes well below this; none is begun with less time left [s].
@@ -100,11 +102,22 @@ class BurstRun:
         }
 
 
-def find_period(shared: Shared, dtype: str) -> float:
-    """Twice what acting takes here: half of each period is left for text."""
+def find_period(shared: Shared, dtype: str, beat: Beat) -> float:
+    """A period [s] that acting alone keeps here: a quarter more than the slowest of some ticks.
+
+    They are paced like the measured ones: after a rest a tick may take longer than one that follows at once.
+    """
     components = Components(shared.model(dtype), Capacity(2, 1, 1, 1), shared.scene.at(0))
-    seconds = [components.prefill() + components.denoise() for _ in range(9)]
-    return 2 * sorted(seconds[1:])[4]
+    seconds: list[float] = []
+    with quiet():
+        for tick in range(_PERIOD_TICKS):
+            beat(f"what acting takes: tick {tick} of {_PERIOD_TICKS}")
+            started = time.monotonic()
+            components.prefill()
+            components.denoise()
+            seconds.append(time.monotonic() - started)
+            time.sleep(seconds[-1])
+    return 1.25 * max(seconds)
 
 
 def run_bursts(shared: Shared, runs: Sequence[BurstRun], margin: float, beat: Beat) -> None:

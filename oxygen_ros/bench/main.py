@@ -64,8 +64,7 @@ def measure_ablation(options: Options, record: Record, shared: Shared, beat: Bea
 def measure_bursts(options: Options, record: Record, shared: Shared, beat: Beat) -> None:
     """Both patterns of arrivals, or the one asked for: acting only, then under either kind of budget."""
     setup = options.setup
-    beat("what acting takes")
-    period = options.period or find_period(shared, setup.dtypes[0])
+    period = options.period or find_period(shared, setup.dtypes[0], beat)
     for arrivals in ("bursts", "poisson") if setup.arrivals == "one" else (setup.arrivals,):
         runs = [BurstRun(arrivals, budget, period) for budget in BUDGETS]
         try:

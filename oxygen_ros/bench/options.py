@@ -151,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="instead: late ticks under bursts and Poisson arrivals, in real time",
     )
-    add("--period-ms", type=float, help="with --deadline: of ticks (default: twice what acting takes here)")
+    add("--period-ms", type=float, help="with --deadline: of ticks (default: what acting alone keeps here)")
     add("--margin-ms", type=float, default=5.0, help="with --deadline: kept free before the next tick")
     return parser
 

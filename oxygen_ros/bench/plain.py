@@ -31,6 +31,7 @@ class Ways:
     one_vision_batch:  all cameras in one batch
     short_last_block:  the prefill's last block stops at its keys and values, which nobody reads beyond
     fused:             q, k, v are one product; gate and up are one
+    weights_by_input:  the action expert's lie as products of few rows read them, see `models.packed`
     modulation_once:   scale, shift and gate of all norms and steps are worked out before
     static_cache:      the chunk's keys are written behind the prefix's, in place: nothing grows or is copied
     """
@@ -39,6 +40,7 @@ class Ways:
     one_vision_batch: bool = False
     short_last_block: bool = False
     fused: bool = False
+    weights_by_input: bool = False
     modulation_once: bool = False
     static_cache: bool = False
 
@@ -64,6 +66,11 @@ class Plain:
         self._dtype = network.embedding.dtype
         self._device = network.embedding.device
         self._times = denoise_times(denoise_steps or c.denoise_steps, c.time_rule)
+        # In a checkpoint weights lie by output; copied only where the served network's lie otherwise.
+        self._by_output: dict[torch.nn.Parameter, torch.Tensor] = {}
+        if not self.ways.weights_by_input:
+            weights = [p for p in network.expert.blocks.parameters() if not p.is_contiguous()]
+            self._by_output = {weight: weight.detach().contiguous() for weight in weights}
         self._table: list[list[tuple[torch.Tensor, ...]]] = []
         if self.ways.modulation_once:
             with torch.inference_mode():
@@ -156,7 +163,7 @@ class Plain:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         b = self.config.backbone
         sizes = [b.heads * b.head_dim, b.kv_heads * b.head_dim, b.kv_heads * b.head_dim]
-        weight = block.get_parameter("qkv.weight")
+        weight = self._weight(block, "qkv")
         if self.ways.fused:
             parts = F.linear(x, weight).split(sizes, dim=-1)
         else:
@@ -164,13 +171,17 @@ class Plain:
         q, k, v = (part.unflatten(-1, (-1, b.head_dim)) for part in parts)
         return _rotate(q, turn), _rotate(k, turn), v
 
+    def _weight(self, block: torch.nn.Module, name: str) -> torch.Tensor:
+        weight = block.get_parameter(f"{name}.weight")
+        return self._by_output.get(weight, weight)
+
     def _mlp(self, block: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-        weight = block.get_parameter("gate_up.weight")
+        weight = self._weight(block, "gate_up")
         if self.ways.fused:
             gate, up = F.linear(x, weight).chunk(2, dim=-1)
         else:
             gate, up = (F.linear(x, part) for part in weight.chunk(2))
-        return F.linear(F.gelu(gate, approximate="tanh") * up, block.get_parameter("down.weight"))
+        return F.linear(F.gelu(gate, approximate="tanh") * up, self._weight(block, "down"))
 
     def _bias(self, seen: torch.Tensor) -> torch.Tensor:
         """[1, tokens] added to every query's scores."""
@@ -218,7 +229,7 @@ class Plain:
             q, k, v = self._project(block, normed, turn)
             keys, values = self._join(*prefilled.cache[index], k, v)
             attended = self._attend(q, keys, values, bias)
-            stream = stream + F.linear(attended, block.get_parameter("out.weight")) * gate
+            stream = stream + F.linear(attended, self._weight(block, "out")) * gate
             normed = F.rms_norm(stream, stream.shape[-1:], None, eps) * (1 + mlp_scale) + mlp_shift
             stream = stream + self._mlp(block, normed) * mlp_gate
         scale, shift, _ = steer[-1]

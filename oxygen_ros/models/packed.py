@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers of a block for a CPU: weights laid out once for its matrix unit, GELU inside the product.
+"""Linear layers of a block for a CPU: weights laid out once as products of few rows read them.
 
 `F.linear` lays a bfloat16 weight out anew in every call, and a product of few rows costs little more than
 that. oneDNN takes weights laid out before, and applies GELU and the product with `up` to the float32 sums
-while they are in registers: one rounding instead of three. In float32 neither is worth a second copy of the
-weights (measured: 2 % of a denoise), so there the plain layers stay.
+while they are in registers: one rounding instead of three. In float32 the plain layers stay, and their
+weights lie by input instead of by output: the same numbers, no second copy, and a product of 50 rows takes
+0.80 to 0.91 of the time (measured; one of hundreds of rows as long as before, so the backbone is left alone).
 
 The operators are torch's own, made for its compiler, and no public name reaches them. So `pack` tries them
 against the plain layers, and gives the plain block back where a build lacks them or they say anything else.
@@ -70,7 +71,11 @@ def pack(block: AttentionBlock, rows: int) -> Products:
     Its weights must not change afterwards.
     """
     weight = block.qkv.weight
-    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16:
+    if weight.device.type != "cpu":
+        return block
+    if weight.dtype == torch.float32:
+        _lay_by_input(block)
+    if weight.dtype != torch.bfloat16:
         return block
     if block not in _packed:
         packed = _try_packing(block, rows)
@@ -78,6 +83,11 @@ def pack(block: AttentionBlock, rows: int) -> Products:
             return block
         _packed[block] = packed
     return _packed[block]
+
+
+def _lay_by_input(block: AttentionBlock) -> None:
+    for layer in (block.qkv, block.out, block.gate_up, block.down):
+        layer.weight.data = layer.weight.data.mT.contiguous().mT
 
 
 def _try_packing(block: AttentionBlock, rows: int) -> PackedBlock | None:

@@ -57,9 +57,12 @@ def test_what_was_packed_goes_with_its_block() -> None:
     assert gone() is None
 
 
-def test_float32_stays_plain() -> None:
-    block = make_block(torch.float32)
-    assert pack(block, ROWS) is block
+def test_float32_stays_plain_and_lies_by_input() -> None:
+    block, before = make_block(torch.float32), make_block(torch.float32)
+    for _ in range(2):  # models share a network
+        assert pack(block, ROWS) is block
+        assert block.down.weight.mT.is_contiguous()
+        assert all(torch.equal(w, block.state_dict()[name]) for name, w in before.state_dict().items())
 
 
 def _raise(*_: object) -> torch.Tensor:
