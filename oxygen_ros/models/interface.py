@@ -213,8 +213,8 @@ class Model(ABC):
         """Record device programs (CUDA graphs) for prefixes like `inputs`, which `process` made.
 
         Called once after `allocate`, before the first real tick; what stands in the pools is lost. Returns
-        why nothing could be recorded and every pass will be launched kernel by kernel; "" when all is well,
-        or where there is nothing to record.
+        why passes are slower here than they need be (nothing could be recorded; a build of torch lacks an
+        operator); "" when all is well, or where there is nothing to record.
         """
         return ""
 

@@ -13,6 +13,7 @@ against the plain layers, and gives the plain block back where a build lacks the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -83,6 +84,16 @@ def pack(block: AttentionBlock, rows: int) -> Products:
             return block
         _packed[block] = packed
     return _packed[block]
+
+
+def what_lacks(products: Sequence[Products]) -> str:
+    """Why products that `pack` gave are slower than they need be; "" when they are not."""
+    if any(isinstance(p, AttentionBlock) and p.qkv.weight.dtype == torch.bfloat16 for p in products):
+        return (
+            f"torch {torch.__version__} on this CPU lacks oneDNN's bfloat16 products: action "
+            "chunks take up to twice as long; use another build of torch, or dtype float32"
+        )
+    return ""
 
 
 def _lay_by_input(block: AttentionBlock) -> None:

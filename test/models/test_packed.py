@@ -11,7 +11,7 @@ import torch
 
 from oxygen_ros.models import packed
 from oxygen_ros.models.layers import AttentionBlock
-from oxygen_ros.models.packed import PackedBlock, pack
+from oxygen_ros.models.packed import PackedBlock, pack, what_lacks
 
 ROWS = 10
 
@@ -82,3 +82,9 @@ def test_a_build_without_the_operators_keeps_the_plain_block(linear, monkeypatch
     monkeypatch.setattr(packed.torch, "ops", SimpleNamespace(mkldnn=operators))
     block = make_block()
     assert pack(block, ROWS) is block
+    assert "dtype float32" in what_lacks([block]), "told, not only done without"
+
+
+def test_nothing_lacks_where_products_are_packed_or_need_not_be() -> None:
+    skip_where_missing()
+    assert what_lacks([pack(make_block(dtype), ROWS) for dtype in (torch.bfloat16, torch.float32)]) == ""

@@ -162,7 +162,7 @@ class Pi05(Model):
     def record(self, inputs: Inputs) -> str:
         self._programs = None
         if self._recorder is None or not self.pool.over_pool:
-            return ""
+            return self._passes.lack
         # Every slot needs a prefix that is there: recording runs over all of them.
         self.encode(inputs, 0)
         try:

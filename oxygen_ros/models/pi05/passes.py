@@ -15,7 +15,7 @@ import torch
 from oxygen_ros.models.interface import Rows
 from oxygen_ros.models.layers import DecoderBlock, Rotary, Turn
 from oxygen_ros.models.lora import TextAdapters
-from oxygen_ros.models.packed import Products, pack
+from oxygen_ros.models.packed import Products, pack, what_lacks
 from oxygen_ros.models.pi05.expert import ExpertBlock, ModulationTable
 from oxygen_ros.models.pi05.network import Network
 from oxygen_ros.models.pool import KvPool, attend
@@ -65,6 +65,8 @@ class Passes:
         self._products: list[Products] = [
             block if pool.over_pool else pack(block, network.config.horizon) for block in self._experts
         ]
+        # Why they are slower than they need be; "" when they are not.
+        self.lack = "" if pool.over_pool else what_lacks(self._products)
 
     def embed(self, images: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Images [cameras, 3, S, S], all in one batch, and prompt tokens to the prefix [P, width]."""
