@@ -116,6 +116,8 @@ def watch(
         if first_tick is None:
             if news.ticks:
                 first_tick = now
+            elif why := news.configure_failed:
+                raise ChildDied(f"the node has no way to start: {why}")
             elif now - started > START_TIMEOUT:
                 reasons = news.summary() or "no diagnostics either"
                 raise ChildDied(f"no tick within {START_TIMEOUT:.0f} s: {reasons}")

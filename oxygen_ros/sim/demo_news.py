@@ -87,6 +87,11 @@ class News:
                 self.complaints[status.name] = status.message
 
     @property
+    def configure_failed(self) -> str:
+        """Why the node did not get as far as a first tick, in its own words; "" unless it says so."""
+        return next((c for c in self.complaints.values() if c.startswith("configure failed")), "")
+
+    @property
     def rate(self) -> float:
         """Ticks a second over the last ticks [Hz]; 0 before there were two."""
         times = self._tick_times

@@ -71,7 +71,7 @@ def mjcf() -> str:
            specular="0.15 0.15 0.15" castshadow="false"/>
     <light directional="true" pos="0 0 2" dir="0.6 -0.5 -0.6" diffuse="0.14 0.15 0.18" specular="0 0 0"
            castshadow="false"/>
-{_camera("top", (0.68, 0.06, 0.76), (0.280, 0.065, 0.03), 38)}
+{_camera("top", (0.62, -0.03, 0.78), (0.332, -0.03, 0.02), 20)}
 {_camera("side", (0.93, -0.60, 0.62), (0.185, 0.045, 0.170), 41)}
 {_furniture()}
 {_box()}

@@ -30,7 +30,9 @@ from oxygen_ros.train.records import NOT_YET, PHASES, Shard, read_shards
 from oxygen_ros.train.spotting import Projector, target_of
 
 LAGS: Final = (4, 12)
-"""Range of steps a memory is old when it stands in the prompt; the served lag lies within."""
+"""Range of steps a memory is old when it stands in the prompt."""
+SERVED_LAG: Final = 4
+"""The demo's: asked in one tick, read in the next. Most are as old as that: words do not tell their age."""
 CORRUPTED: Final = 0.13
 """Part of the memories that are wrong on purpose."""
 KINDS: Final = ("memory", "narration", "answer")
@@ -280,7 +282,9 @@ def _memory_in_prompt(
     trains the text only, which may see in the picture what is true.
     """
     task = task_of(record)
-    inside = int(record["inside"][rng.integers(*LAGS) if lag is None else lag])
+    if lag is None:
+        lag = SERVED_LAG if rng.random() < 0.85 else int(rng.integers(*LAGS))
+    inside = int(record["inside"][lag])
     if rng.random() < corrupted:
         truth = int(record["inside"][0])
         memory, claim = labels.wrong_memory(task, truth, rng)

@@ -20,13 +20,12 @@ from oxygen_ros.models.pi05.flow import integrate
 from oxygen_ros.models.pi05.load import load
 from oxygen_ros.models.pi05.network import Network
 from oxygen_ros.sim.kinematics import forward
-from oxygen_ros.train.batch import KINDS, Batch, Dataset
+from oxygen_ros.train.batch import KINDS, SERVED_LAG, Batch, Dataset
 from oxygen_ros.train.checkpoints import Base
 from oxygen_ros.train.forward import Outputs, run
 from oxygen_ros.train.learn import make_rotary, sentence_mask
 
 _BATCH = 64
-_LAG = 8  # frames, 0.8 s: as the demo is served
 
 
 @torch.no_grad()
@@ -53,11 +52,11 @@ def check(base: Base, network: Network | None, data: Dataset, frames: int) -> di
     for first in range(0, len(rows), _BATCH):
         part = rows[first : first + _BATCH]
         for kind in KINDS:
-            batch = data.make(part, 1, rng, kind, corrupted=0.0, soften=False, lag=_LAG)
+            batch = data.make(part, 1, rng, kind, corrupted=0.0, soften=False, lag=SERVED_LAG)
             exact = is_exact(run(network, batch.inputs, rotary, actions=False), batch)
             right[kind] += exact
             if kind == "memory":
-                changed = [data.changed(row, _LAG) for row in part.tolist()]
+                changed = [data.changed(row, SERVED_LAG) for row in part.tolist()]
                 right["updated"] += [e for e, c in zip(exact, changed, strict=True) if c]
         chunk = denoise(base, network, batch)
         joints = np.stack([data.record(r)["joints"] for r in part.tolist()]).astype(np.float64)

@@ -73,7 +73,7 @@ def demo_config() -> Pi05Config:
     demo = PRESETS["demo"]
     return replace(
         demo,
-        vision=replace(demo.vision, width=64, depth=3, mlp_dim=192),
+        vision=replace(demo.vision, width=64, depth=5, mlp_dim=192),
         backbone=replace(demo.backbone, width=96, depth=4, head_dim=24, mlp_dim=192),
         expert=replace(demo.expert, width=64, depth=4, head_dim=24, mlp_dim=128),
     )

@@ -37,8 +37,10 @@ def untaught_instruction(rng: np.random.Generator) -> str:
     """An instruction the robot has no answer to: of other words, of no words, or none."""
     kind = rng.random()
     if kind < 0.1:
-        return str(rng.choice(("", "stop", "wait", "hello", "do it")))
-    if kind < 0.25:
+        return ""
+    if kind < 0.18:
+        return str(rng.choice(("stop", "wait", "hello", "do it")))
+    if kind < 0.3:
         letters = "".join(rng.choice(list("abcdefghijklmnopqrstuvwxyz "), int(rng.integers(3, 11))))
         return letters.strip()
     if kind < 0.5:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +83,11 @@ class Losses:
 class Trainer:
     """A network being trained, with the average of its weights that is exported."""
 
-    def __init__(self, base: Base, plan: Plan, folder: Path) -> None:
-        """folder: where the state is; an existing one is gone on from."""
+    def __init__(self, base: Base, plan: Plan, folder: Path, *, compiled: bool = False) -> None:
+        """folder: where the state is; an existing one is gone on from
+        compiled: steps without text go through torch.compile: 1.7 times as fast on a CPU, after two
+                  minutes; needs a C++ compiler
+        """
         self.base, self.plan, self.folder = base, plan, folder
         self.network = fresh_network(base.config, base.raw["state_bin_base"], plan.seed)
         c = base.config
@@ -99,6 +102,7 @@ class Trainer:
         self.average = {k: v.clone() for k, v in self.network.state_dict().items()}
         self.optimizer = torch.optim.AdamW(self._groups(), betas=(0.9, 0.97), eps=1e-8)
         self.rotary = make_rotary(base)
+        self._measure_silent = torch.compile(self._measure, dynamic=False) if compiled else self._measure
         self.step = 0
         self.curve: list[tuple[int, float, float, float]] = []
         if self.state_file.exists():
@@ -128,20 +132,28 @@ class Trainer:
         return losses
 
     def losses(self, batch: Batch) -> Losses:
-        words = self.step % self.plan.talk == 0
+        if self.step % self.plan.talk == 0:
+            total, *parts = self._measure(batch, words=True)
+        else:
+            total, *parts = self._measure_silent(_silence(batch, self.base.config.pad_id), words=False)
+        return Losses(total, *(part.item() for part in parts))
+
+    def _measure(self, batch: Batch, words: bool) -> tuple[torch.Tensor, ...]:
+        """The sum that is minimised, then what `Losses` tells."""
+        plan = self.plan
         out = run(self.network, batch.inputs, self.rotary, words=words)
         action = action_loss(out, batch)
         spot = spotting_loss(self.spotting(out.patches), batch.spots)
         point = pointing_loss(self.pointing(out.middle), batch.target)
-        total = action + self.plan.spot_weight * spot + self.plan.point_weight * point
-        if self.plan.plan_weight:
-            said = planning_loss(self.planning(out.last), batch.actions, batch.weights)
-            total = total + self.plan.plan_weight * said
-        text = float("nan")
-        if words:
-            told = text_loss(out, batch)
-            total, text = total + self.plan.text_weight * told, told.item()
-        return Losses(total, action.item(), text, spot.item(), point.item())
+        total = action + plan.spot_weight * spot + plan.point_weight * point
+        if plan.plan_weight:
+            total = total + plan.plan_weight * planning_loss(
+                self.planning(out.last), batch.actions, batch.weights
+            )
+        if not words:
+            return total, action, action.new_tensor(float("nan")), spot, point
+        told = text_loss(out, batch)
+        return total + plan.text_weight * told, action, told, spot, point
 
     def averaged(self) -> Network:
         """A network of the averaged weights, for export and evaluation."""
@@ -182,6 +194,13 @@ class Trainer:
             {"params": [p for p in parameters if p.dim() > 1], "weight_decay": self.plan.decay},
             {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
         ]
+
+
+def _silence(batch: Batch, pad: int) -> Batch:
+    """Without its text and with prompts of few different lengths: few shapes to compile for."""
+    inputs = batch.inputs
+    prompt = F.pad(inputs.prompt, (0, -inputs.prompt.shape[1] % 8), value=pad)
+    return replace(batch, inputs=replace(inputs, prompt=prompt, text=inputs.text[:, :1].contiguous()))
 
 
 def make_rotary(base: Base) -> Rotary:

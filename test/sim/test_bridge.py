@@ -284,5 +284,5 @@ def test_a_signal_while_it_starts_ends_it_cleanly(
 
 def test_config_of_the_demo_is_accepted(run_process: Callable[..., Any]) -> None:
     process = run_process(PROGRAM, ROOT / "config" / "sim.yaml")
-    process.wait_for_line("simulating: 'put two red blocks in the box', driver expert, seed 7")
+    process.wait_for_line("simulating: 'put two red blocks in the box', driver commands, seed 7")
     process.stop()

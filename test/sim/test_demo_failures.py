@@ -48,5 +48,19 @@ def test_a_simulator_that_fails_takes_the_node_along(run_process: Callable[..., 
     assert_nothing_runs_in(tmp_path)
 
 
+def test_a_node_that_cannot_be_configured_ends_it_at_once(
+    run_process: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Not after the minute and a half that loading and warming up may take."""
+    model = tmp_path / "no_model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    demo = run_process(["oxygen_demo", "--out", "runs", "--model", str(model)])
+    assert demo.wait(timeout=30) == 1
+    assert "the node has no way to start: configure failed" in demo.output
+    assert str(model) in demo.output
+    assert_nothing_runs_in(tmp_path)
+
+
 def test_two_in_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
     assert len({make_folder(tmp_path / "runs") for _ in range(3)}) == 3

@@ -16,7 +16,7 @@ from oxygen_ros.models.pi05.model import Pi05
 from oxygen_ros.train.check import check, draw_curve
 from oxygen_ros.train.checkpoints import export
 from oxygen_ros.train.forward import run
-from oxygen_ros.train.learn import Plan, Trainer, learn, sentence_logits, sentence_mask
+from oxygen_ros.train.learn import Plan, Trainer, _silence, learn, sentence_logits, sentence_mask
 
 PLAN = Plan(steps=8, batch=8, draws=2, warm_up=2, rate=3e-3)
 
@@ -39,6 +39,17 @@ def test_losses_fall(small: Any, tmp_path: Path) -> None:
     assert last[2] < 0.8 * first[2], "spotting"
     draw_curve(trainer.curve, tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 1000
+
+
+def test_a_step_without_text_measures_the_same_in_fewer_shapes(small: Any, tmp_path: Path) -> None:
+    """What is compiled reads batches without their text, prompts padded to one of few lengths."""
+    trainer = Trainer(small.base, PLAN, tmp_path)
+    batch = small.data.draw(8, 2, np.random.default_rng(0))
+    silent = _silence(batch, small.base.config.pad_id)
+    assert silent.inputs.prompt.shape[1] % 8 == 0
+    assert silent.inputs.text.shape == (8, 1)
+    told = [trainer._measure(b, words=False) for b in (batch, silent)]
+    torch.testing.assert_close(told[0], told[1], equal_nan=True)
 
 
 def test_a_stopped_run_ends_with_the_same_weights(small: Any, tmp_path: Path) -> None:
