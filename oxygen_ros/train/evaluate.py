@@ -104,7 +104,7 @@ def evaluate(
     driver: Driver | None = None,
     bar: Any = None,
 ) -> list[Run]:
-    """All episodes: the same layouts and colours for every mode. `driver` as in `rollout.run_episode`."""
+    """All episodes: a seed is a layout and a colour, the same for every mode. `driver` as in `rollout`."""
     timing = timing_named(inference_time, profiles)
     world = World(first_seed)
     runs = []
@@ -112,12 +112,13 @@ def evaluate(
         for task in tasks:
             for mode in modes:
                 outcomes = []
-                for i in range(episodes):
-                    wanted = Task(COLOURS[i % len(COLOURS)], TASKS[task])
-                    seed = first_seed + i
+                for seed in range(first_seed, first_seed + episodes):
+                    wanted = Task(COLOURS[seed % len(COLOURS)], TASKS[task])
                     outcomes.append(run_episode(world, model, wanted, seed, mode, setup, timing, driver))
                     if bar is not None:
-                        bar.set_postfix_str(f"{mode} {task}: {sum(o.success for o in outcomes)}/{i + 1}")
+                        bar.set_postfix_str(
+                            f"{mode} {task}: {sum(o.success for o in outcomes)}/{len(outcomes)}"
+                        )
                         bar.update()
                 runs.append(count(mode, task, outcomes))
     finally:

@@ -49,7 +49,7 @@ class Setup:
                  memories that do not know of each other stand in the prompt in turn
     feedback:    whether memories enter the prompt
     limit:       seconds for each block of the task
-    hold:        seconds the box must stay as it should be for a success
+    hold:        seconds the box must stay as it should be for a success: twice what fetching one more takes
     picture:     side of the cameras' pictures [px]; 0: what the model sees
     """
 
@@ -61,7 +61,7 @@ class Setup:
     feedback: bool = True
     narration: bool = True
     limit: float = 30.0
-    hold: float = 3.0
+    hold: float = 8.0
     picture: int = 0
     memory_adapter: str = ""
 
