@@ -1,6 +1,6 @@
 # Each target first makes what it needs: .venv, wheels, ROS 2, colcon build. A second call starts in seconds.
 #   make demo DURATION=20     stop by itself after 20 s
-#   make test ARGS="-k slots" hand arguments to pytest
+#   make test ARGS="-k slots" hand arguments to pytest; WORKERS=0: in one process, one after the other
 #   make soak MINUTES=5       half an hour by default
 #   make PYTHON=python3.12    use another interpreter for a new environment
 SHELL := /bin/bash
@@ -10,6 +10,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 DURATION ?=
 ARGS ?=
+WORKERS ?= 2
 MINUTES ?= 30
 SEED ?= 1
 SETUP := $(PYTHON) scripts/setup_env.py
@@ -25,7 +26,7 @@ demo: ## a simulated robot moves and says what it did, until Ctrl-C (or DURATION
 test: lint ## linter, types and all tests, against the installed package
 	@$(SETUP) --render
 	@mkdir -p build/test
-	@$(ENTER) && cd build/test && OMP_NUM_THREADS=1 python -m pytest $(CURDIR)/test $(ARGS)
+	@$(ENTER) && cd build/test && OMP_NUM_THREADS=1 python -m pytest -n $(WORKERS) --dist loadfile $(CURDIR)/test $(ARGS)
 
 .PHONY: soak storm
 soak: ## the node beside drivers that fail in every way; MINUTES=30 SEED=1

@@ -39,8 +39,8 @@ WARM_UP = 100
 _PERIOD_TICKS = 300
 # A text that has not ended after so many times its shortest life expires.
 _PATIENCE = 4
-# A collection over what one tick left takes well below this; none is begun with less time left [s].
-_TIME_FOR_GARBAGE = 0.002
+# None is begun with less time left [s]: what one tick left takes well below a millisecond, mostly.
+_TIME_FOR_GARBAGE = 0.01
 
 
 @dataclass(slots=True)
