@@ -292,7 +292,7 @@ def _memory_in_prompt(
         # anywhere would come to mean that one was dropped.
         seen = int(record["inside"][LAGS[1]]) != truth
         if claim >= truth or seen:
-            return memory, bool(memory) and (claim >= task.count) == (truth >= task.count)
+            return memory, (claim >= task.count) == (truth >= task.count)
     return ("" if inside == NOT_YET else words.memory(task, inside)), True
 
 

@@ -65,9 +65,10 @@ def answer(question: str, task: Task, inside: int, phase: Phase, colour: str) ->
 
 
 def wrong_memory(task: Task, inside: int, rng: np.random.Generator) -> tuple[str, int]:
-    """A memory sentence that is not true of `inside`, and the count it claims; "" and the truth sometimes."""
-    if rng.random() < 0.25:
-        return "", inside
+    """A memory sentence that is not true of `inside`, and the count it claims.
+
+    Never none at all: that must go on meaning that the task has just begun.
+    """
     claims = [k for k in range(task.count + 1) if k != min(inside, task.count)]
     claim = int(rng.choice(claims))
     return words.memory(task, claim), claim
