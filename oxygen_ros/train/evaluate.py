@@ -205,7 +205,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--every", type=int, default=Setup().every, help="texts are asked every so many ticks"
     )
-    parser.add_argument("--lag", type=int, default=Setup().lag, help="ticks from a memory to its prompt")
     parser.add_argument("--picture", type=int, default=0, help="px of the cameras; default the model's")
     parser.add_argument(
         "--driver",
@@ -238,7 +237,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         steps=options.steps,
         max_tokens=options.max_tokens,
         every=options.every,
-        lag=options.lag,
         picture=options.picture,
         limit=options.limit,
         feedback=not options.no_feedback,

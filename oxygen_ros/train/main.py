@@ -143,14 +143,13 @@ def _base(work: Path) -> Base:
     return write_base(folder, demo_config(), shards)
 
 
-def _trainer(options: argparse.Namespace, **plan: Any) -> Trainer:
-    compiled = getattr(options, "compile", False)
+def _trainer(options: argparse.Namespace, *, compiled: bool = False, **plan: Any) -> Trainer:
     return Trainer(_base(options.work), Plan(**plan), options.work / "state", compiled=compiled)
 
 
 def _fit(options: argparse.Namespace) -> None:
     names = ("steps", "batch", "draws", "talk", "rate", "fall", "seed")
-    trainer = _trainer(options, **{name: getattr(options, name) for name in names})
+    trainer = _trainer(options, compiled=options.compile, **{name: getattr(options, name) for name in names})
     data = Dataset(options.work / "data", trainer.base, match=("demo", "dagger", "view"))
     with tqdm(total=trainer.plan.steps, initial=trainer.step, unit="step", mininterval=5.0) as bar:
 

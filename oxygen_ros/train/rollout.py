@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxygen_ros.engine.budget import Budget
-from oxygen_ros.engine.capacity import Load, plan_capacity
+from oxygen_ros.engine.capacity import Load, plan_capacity, ticks_of_text
 from oxygen_ros.engine.engine import MODES, Engine
 from oxygen_ros.engine.request import FinishedText, Memory, Narration
 from oxygen_ros.engine.session import Recurring, Session
@@ -45,8 +45,6 @@ class Setup:
     steps:       decode steps a tick
     max_tokens:  of a text
     every:       texts are asked at every so many ticks
-    lag:         D: ticks from a memory's question to the prompt that holds it. Not more than `every`, else
-                 memories that do not know of each other stand in the prompt in turn
     feedback:    whether memories enter the prompt
     limit:       seconds for each block of the task
     hold:        seconds the box must stay as it should be for a success: twice what fetching one more takes
@@ -57,13 +55,20 @@ class Setup:
     steps: int = 16
     max_tokens: int = 16
     every: int = 1
-    lag: int = 1
     feedback: bool = True
     narration: bool = True
     limit: float = 30.0
     hold: float = 8.0
     picture: int = 0
     memory_adapter: str = ""
+
+    @property
+    def lag(self) -> int:
+        """D: ticks from a memory's question to the prompt that holds it: as soon as it has surely ended.
+
+        More than `every`, memories that do not know of each other stand in the prompt in turn.
+        """
+        return ticks_of_text(self.max_tokens, self.steps)
 
 
 @dataclass(slots=True)
