@@ -29,6 +29,7 @@ from oxygen_ros.bench.setup import Setup, Shared
 from oxygen_ros.bench.texts import GatheringPool, TextLane, one_row_each, steady_rows
 from oxygen_ros.models.interface import Capacity
 from oxygen_ros.models.pi05.model import Pi05
+from oxygen_ros.models.pi05.network import random_network
 
 ROWS = (1, 6, 30)
 TOKENS, STEPS, DRAFT = 30, 5, 8
@@ -62,7 +63,7 @@ def ablate(shared: Shared, dtype: str, *, rounds: int, beat: Beat = lambda _: No
         _gain(race, after, "action chunk", f"chunk, {before}", f"chunk, {after}")
         for before, after in zip(ladder, [*ladder[1:], "served"], strict=True)
     ]
-    gains[-1] = replace(gains[-1], name="pools, heads that share keys read them once, two-pass attention")
+    gains[-1] = replace(gains[-1], name="pools, heads that share keys read them once, norms in fewer passes")
     gains.append(_gain(race, "all of them", "action chunk", f"chunk, {ladder[0]}", "chunk, served"))
     most = ROWS[-1]
     gains.append(_gain(race, "pools without gathering", f"decode of {most}", "gathered", f"decode {most}"))
@@ -114,7 +115,11 @@ def _gain(race: Race, name: str, of: str, before: str, after: str) -> Gain:
 
 def _add_action_path(race: Race, shared: Shared, dtype: str, model: Pi05) -> list[str]:
     """Every rung of the ladder from plain to served; returns the rungs below the served one."""
-    network = shared.networks[dtype]
+    served = shared.networks[dtype]
+    # As a checkpoint has it. A second copy only where the served one is packed.
+    network = served
+    if served.is_packed:
+        network = random_network(served.config, shared.setup.seed, served.embedding.dtype, shared.device)
     inputs = model.process(shared.scene.at(0))
     shape = (network.config.horizon, network.config.action_dim)
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(shared.device)
@@ -126,13 +131,14 @@ def _add_action_path(race: Race, shared: Shared, dtype: str, model: Pi05) -> lis
         ("one_vision_batch", "one vision batch"),
         ("short_last_block", "the last block stops at its keys and values"),
         ("fused", "fused weights"),
-        ("weights_by_input", "the expert's weights as products of few rows read them"),
         ("modulation_once", "modulation computed once"),
         ("static_cache", "denoise without growing or copying a cache"),
     ):
         ways = replace(ways, **{switch: True})
         rungs.append(name)
         plains.append(Plain(network, ways))
+    rungs.append("weights laid out once, GELU inside the product")
+    plains.append(Plain(served, ways))
     for rung, plain in zip(rungs, plains, strict=True):
         ready = plain.prefill(inputs)
         race.add(f"prefill, {rung}", lambda plain=plain: plain.prefill(inputs))
@@ -153,10 +159,7 @@ def _add_floors(race: Race, shared: Shared, dtype: str) -> None:
 
 def _products(products: Iterable[Product]) -> Work:
     """The linear layers over random inputs, one after the other."""
-    ready = [
-        (p, torch.randn(p.rows, p.weight.shape[1], device=p.weight.device).to(p.weight.dtype))
-        for p in products
-    ]
+    ready = [(product, product.draw_input()) for product in products]
 
     def run() -> None:
         for product, x in ready:

@@ -15,8 +15,14 @@ from typing import Any
 import torch
 
 _SENSORS = Path("/sys/bus/i2c/drivers/ina3221")
-# Rails that carry the whole module, by the names of different Jetsons; the first that exists is read.
-_WHOLE = ("VIN", "VDD_IN", "VIN_SYS_5V0")
+# Rails that together carry the whole module, by the names of different Jetsons; the first that are there are
+# read. Beside an AGX Orin's and a Thor's 5 V rail, GPU and CPU have rails of their own.
+_WHOLE = (
+    ("VIN",),
+    ("VDD_IN",),
+    ("VDD_GPU", "VDD_CPU_SOC_MSS", "VIN_SYS_5V0"),
+    ("VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0"),
+)
 
 
 class Energy:
@@ -78,19 +84,20 @@ def _nvml(nvml: Any, device: torch.device) -> Energy:
 
 
 def _jetson_rail(sensors: Path) -> tuple[str, Callable[[], float]] | None:
-    """A module's supply rail: millivolts times milliamperes of the INA3221 channel with its label."""
+    """A module's supply rails: millivolts times milliamperes of the INA3221 channels with their labels."""
     found = {}
     for label in sorted(sensors.glob("*/hwmon/hwmon*/in*_label")):
         with contextlib.suppress(OSError):
             found[label.read_text(encoding="ascii").strip()] = label
-    for name in _WHOLE:
-        if name in found:
-            channel = found[name].name.removeprefix("in").removesuffix("_label")
-            volts = found[name].with_name(f"in{channel}_input")
-            amperes = found[name].with_name(f"curr{channel}_input")
-
-            def watts(volts: Path = volts, amperes: Path = amperes) -> float:
-                return int(volts.read_text()) * int(amperes.read_text()) / 1e6
-
-            return name, watts
+    for names in _WHOLE:
+        if all(name in found for name in names):
+            labels = [found[name] for name in names]
+            return " + ".join(names), lambda: sum(_read_watts(label) for label in labels)
     return None
+
+
+def _read_watts(label: Path) -> float:
+    """Watts now of the channel with this label file."""
+    channel = label.name.removeprefix("in").removesuffix("_label")
+    volts, amperes = label.with_name(f"in{channel}_input"), label.with_name(f"curr{channel}_input")
+    return int(volts.read_text()) * int(amperes.read_text()) / 1e6

@@ -9,6 +9,8 @@ may be a few times what the CPU's own bfloat16 differs by.
 from __future__ import annotations
 
 import copy
+import math
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -137,12 +139,15 @@ def _extend(model: Pi05, prefix_tokens: int) -> torch.Tensor:
 def difference(one: torch.Tensor, other: torch.Tensor) -> float:
     """Largest difference as a share of the largest value of `other`; infinite where `one` is not finite."""
     if not one.isfinite().all():
-        return float("inf")
+        return math.inf
     return float((one - other).abs().max() / other.abs().max())
 
 
 def compare(device: torch.device) -> list[Check]:
-    """All comparisons of small networks between `device` and the CPU."""
+    """All comparisons of small networks between `device` and the CPU.
+
+    A way that raises is a check that failed, infinitely far off: the others are still made.
+    """
     cpu = torch.device("cpu")
     checks = []
     for name, config in (
@@ -154,7 +159,13 @@ def compare(device: torch.device) -> list[Check]:
         rough = compute(network, cpu, torch.bfloat16, over_pool=False)
         for dtype in (torch.float32, torch.bfloat16):
             for way, options in _WAYS.items():
-                found = compute(network, device, dtype, **options)
+                try:
+                    found = compute(network, device, dtype, **options)
+                except RuntimeError as error:
+                    traceback.print_exc()
+                    words = f"{way}, {name}: {(str(error).strip() or repr(error)).splitlines()[0]}"
+                    checks.append(Check(words, str(dtype).removeprefix("torch."), math.inf, 0.0))
+                    continue
                 for part in ("prefill", "denoise", "extend"):
                     wanted = getattr(exact, part)
                     allowed = ROUNDING

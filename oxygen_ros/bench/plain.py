@@ -4,8 +4,9 @@
 The computation of the public implementations: every camera of the model, there or not, one after the other;
 the prompt padded to its slots; one matrix product for each weight of the checkpoint; the modulation of every
 norm worked out at every step; the chunk's keys put behind the prefix's, anew in every layer of every step.
-Each of these has a switch (`Ways`), so that `ablate` can say what each is worth. Here lives no pool and no
-timing; the weights are the served network's own, cut where they are fused (no second copy).
+Each of these has a switch (`Ways`), so that `ablate` can say what each is worth; a network packed for
+serving (`models.packed`) runs with `fused` alone. Here lives no pool and no timing; weights are the given
+network's own, cut where they are fused.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ class Ways:
     one_vision_batch:  all cameras in one batch
     short_last_block:  the prefill's last block stops at its keys and values, which nobody reads beyond
     fused:             q, k, v are one product; gate and up are one
-    weights_by_input:  the action expert's lie as products of few rows read them, see `models.packed`
     modulation_once:   scale, shift and gate of all norms and steps are worked out before
     static_cache:      the chunk's keys are written behind the prefix's, in place: nothing grows or is copied
     """
@@ -40,7 +40,6 @@ class Ways:
     one_vision_batch: bool = False
     short_last_block: bool = False
     fused: bool = False
-    weights_by_input: bool = False
     modulation_once: bool = False
     static_cache: bool = False
 
@@ -66,11 +65,6 @@ class Plain:
         self._dtype = network.embedding.dtype
         self._device = network.embedding.device
         self._times = denoise_times(denoise_steps or c.denoise_steps, c.time_rule)
-        # In a checkpoint weights lie by output; copied only where the served network's lie otherwise.
-        self._by_output: dict[torch.nn.Parameter, torch.Tensor] = {}
-        if not self.ways.weights_by_input:
-            weights = [p for p in network.expert.blocks.parameters() if not p.is_contiguous()]
-            self._by_output = {weight: weight.detach().contiguous() for weight in weights}
         self._table: list[list[tuple[torch.Tensor, ...]]] = []
         if self.ways.modulation_once:
             with torch.inference_mode():
@@ -145,8 +139,7 @@ class Plain:
             )
             attended = F.scaled_dot_product_attention(q, k, v)
             x = x + block.out(attended.transpose(1, 2).flatten(-2))
-            up = block.up(block.mlp_norm(x))
-            x = x + block.down(F.gelu(up, approximate="tanh"))
+            x = x + block.down(block.up(block.mlp_norm(x)))
         seen: torch.Tensor = tower.projector(tower.norm(x))
         return seen
 
@@ -163,25 +156,20 @@ class Plain:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         b = self.config.backbone
         sizes = [b.heads * b.head_dim, b.kv_heads * b.head_dim, b.kv_heads * b.head_dim]
-        weight = self._weight(block, "qkv")
         if self.ways.fused:
-            parts = F.linear(x, weight).split(sizes, dim=-1)
+            parts = block.qkv(x).split(sizes, dim=-1)
         else:
-            parts = tuple(F.linear(x, part) for part in weight.split(sizes))
+            parts = tuple(F.linear(x, part) for part in block.qkv.weight.split(sizes))
         q, k, v = (part.unflatten(-1, (-1, b.head_dim)) for part in parts)
         return _rotate(q, turn), _rotate(k, turn), v
 
-    def _weight(self, block: torch.nn.Module, name: str) -> torch.Tensor:
-        weight = block.get_parameter(f"{name}.weight")
-        return self._by_output.get(weight, weight)
-
     def _mlp(self, block: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-        weight = self._weight(block, "gate_up")
         if self.ways.fused:
-            gate, up = F.linear(x, weight).chunk(2, dim=-1)
-        else:
-            gate, up = (F.linear(x, part) for part in weight.chunk(2))
-        return F.linear(F.gelu(gate, approximate="tanh") * up, self._weight(block, "down"))
+            out: torch.Tensor = block.mlp(x)
+            return out
+        gate, up = (F.linear(x, part) for part in block.gate_up.weight.chunk(2))
+        down: torch.Tensor = block.down(F.gelu(gate, approximate="tanh") * up)
+        return down
 
     def _bias(self, seen: torch.Tensor) -> torch.Tensor:
         """[1, tokens] added to every query's scores."""
@@ -229,7 +217,7 @@ class Plain:
             q, k, v = self._project(block, normed, turn)
             keys, values = self._join(*prefilled.cache[index], k, v)
             attended = self._attend(q, keys, values, bias)
-            stream = stream + F.linear(attended, self._weight(block, "out")) * gate
+            stream = stream + block.out(attended) * gate
             normed = F.rms_norm(stream, stream.shape[-1:], None, eps) * (1 + mlp_scale) + mlp_shift
             stream = stream + self._mlp(block, normed) * mlp_gate
         scale, shift, _ = steer[-1]

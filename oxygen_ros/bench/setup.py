@@ -130,6 +130,7 @@ class Shared:
         shared = cls(setup, robot, device, scene(8), scene(1), Memory(device), find_energy(device))
         for dtype in setup.dtypes:
             shared.networks[dtype] = random_network(config, setup.seed, DTYPES[dtype], device)
+            shared.networks[dtype].pack()
         return shared
 
     def model(self, dtype: str) -> Pi05:

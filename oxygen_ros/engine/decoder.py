@@ -88,9 +88,7 @@ class Decoder:
     def _keep_pace(self, may_go_on: Callable[[], bool]) -> bool:
         """Stay at most one step ahead of the device, so that a due tick waits for no more."""
         if self._running is not None:
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record()
-            self._running.append(event)
+            self._running.append(torch.cuda.current_stream(self._model.device).record_event())
             if len(self._running) > 1:
                 self._running.pop(0).synchronize()
         return may_go_on()

@@ -23,7 +23,7 @@ class Recorder(Protocol):
     """Turns work into something that repeats it.
 
     The work reads and writes static tensors only: same addresses, same shapes, no look at a value.
-    What `record` returns runs it and gives its output, which stands until the next run.
+    What `record` returns runs it and gives its output, which stands until any work of this recorder runs.
     """
 
     def record(self, work: Work) -> Work: ...
@@ -39,27 +39,37 @@ class Again:
 class CudaGraphs:
     """Records CUDA graphs; all of one recorder share the memory of their intermediate results.
 
-    They may: they run one after the other, on one stream.
+    They may: they run one after the other, on one stream. The memory goes with the last of them, and torch
+    takes its handle no second time: a recorder is for one set of programs.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._memory = torch.cuda.graph_pool_handle()
+        # One for all recordings: what one has freed, the allocator gives to others of the same stream only.
+        self._aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def record(self, work: Work) -> Work:
         """Raises RuntimeError where the device or a kernel cannot be recorded."""
-        here = torch.cuda.current_stream(self._device)
-        aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        here, aside = torch.cuda.current_stream(self._device), self._aside
         aside.wait_stream(here)
+        # Around the recording as well: torch's own context leaves its stream behind where a recording fails.
         with torch.cuda.stream(aside):
             for _ in range(_WARM_UP):
                 work()
-        here.wait_stream(aside)
-        torch.cuda.synchronize(self._device)
-        graph = torch.cuda.CUDAGraph()
-        # Other threads (the executor's) may use the device meanwhile; only this one records.
-        with torch.cuda.graph(graph, pool=self._memory, stream=aside, capture_error_mode="thread_local"):
-            output = work()
+            torch.cuda.synchronize(self._device)
+            graph = torch.cuda.CUDAGraph()
+            try:
+                # Other threads (the executor's) may use the device meanwhile; only this one records.
+                with torch.cuda.graph(
+                    graph, pool=self._memory, stream=aside, capture_error_mode="thread_local"
+                ):
+                    output = work()
+            except RuntimeError as error:
+                if error.__context__ is None:
+                    raise
+                # A recording that failed cannot be ended either: that error hides the one that counts.
+                raise RuntimeError(f"{error.__context__}; {error}") from error
 
         def replay() -> torch.Tensor:
             graph.replay()

@@ -1,115 +1,144 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers of a block for a CPU: weights laid out once as products of few rows read them.
+"""Linear layers for a CPU: weights laid out once as oneDNN's kernels read them.
 
-`F.linear` lays a bfloat16 weight out anew in every call, and a product of few rows costs little more than
-that. oneDNN takes weights laid out before, and applies GELU and the product with `up` to the float32 sums
-while they are in registers: one rounding instead of three. In float32 the plain layers stay, and their
-weights lie by input instead of by output: the same numbers, no second copy, and a product of 50 rows takes
-0.80 to 0.91 of the time (measured; one of hundreds of rows as long as before, so the backbone is left alone).
+`F.linear` lays weights out anew in every call; of a product of few rows, as all of a robot's are, that is a
+large part. Laid out before, GELU and the product with `up` are applied to the float32 sums while these are
+in registers: one rounding instead of three. Nothing keeps the weights as the checkpoint has them, so that
+there is no second copy; what a packed network can do is run. What it is worth: `oxygen_bench --ablate`.
 
-The operators are torch's own, made for its compiler, and no public name reaches them. So `pack` tries them
-against the plain layers, and gives the plain block back where a build lacks them or they say anything else.
+The operators are torch's own, made for its compiler, and no public name reaches them. So each layer is tried
+against the plain one, and stays plain where a build lacks them or they say anything else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
-from weakref import WeakKeyDictionary
-
 import torch
 from torch import nn
 
-from oxygen_ros.models.layers import AttentionBlock
+from oxygen_ros.models.layers import GateUpLinear, GeluLinear
 
+# Rows that weights are laid out for and layers are tried with; the layout serves other numbers as well.
+_ROWS = 64
+# In float32 `F.linear` reads weights of at most so many numbers faster, provided that they lie by input.
+_LARGEST_BY_INPUT = 2**20
 # Largest difference of a packed product from the plain one, relative to the largest number: roundings alone.
-_CLOSE = 2e-2
+_CLOSE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
 
-class Products(Protocol):
-    """The products of a block, packed or plain; see AttentionBlock."""
+class PackedLinear(nn.Module):
+    """A linear layer, with or without a GELU behind it; not for training."""
 
-    def qkv(self, x: torch.Tensor, /) -> torch.Tensor: ...
-    def out(self, x: torch.Tensor, /) -> torch.Tensor: ...
-    def mlp(self, x: torch.Tensor, /) -> torch.Tensor: ...
-
-
-class PackedBlock:
-    """A block's weights once more, laid out for products of about `rows` rows. Inputs are contiguous."""
-
-    def __init__(self, block: AttentionBlock, rows: int) -> None:
-        gate, up = block.gate_up.weight.chunk(2)
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, gelu: bool = False) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self._bias = None if bias is None else bias.detach()
+        self._weight = _lay_out(weight)
+        self._tails: dict[int, torch.Tensor] = {}
+        self._gelu = gelu
         self._linear = torch.ops.mkldnn._linear_pointwise
-        lay_out = torch.ops.mkldnn._reorder_linear_weight
-        self._qkv, self._out, self._gate, self._up, self._down = (
-            lay_out(weight.detach(), rows)
-            for weight in (block.qkv.weight, block.out.weight, gate, up, block.down.weight)
-        )
 
-    def qkv(self, x: torch.Tensor, /) -> torch.Tensor:
-        return self._plain(x, self._qkv)
-
-    def out(self, x: torch.Tensor, /) -> torch.Tensor:
-        return self._plain(x, self._out)
-
-    def mlp(self, x: torch.Tensor, /) -> torch.Tensor:
-        gate = self._linear(x, self._gate, None, "gelu", [], "tanh")
-        return self._plain(self._linear.binary(x, gate, self._up, None, "mul"), self._down)
-
-    def _plain(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        product: torch.Tensor = self._linear(x, weight, None, "none", [], "")
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self._gelu:
+            return self.plain(x)
+        product: torch.Tensor = self._linear(x.contiguous(), self._weight, self._bias, "gelu", [], "tanh")
         return product
 
+    def plain(self, x: torch.Tensor) -> torch.Tensor:
+        """Without the GELU."""
+        product: torch.Tensor = self._linear(x.contiguous(), self._weight, self._bias, "none", [], "")
+        return product
 
-# Models of one network share what was packed; it goes with the network.
-_packed: WeakKeyDictionary[nn.Module, PackedBlock] = WeakKeyDictionary()
+    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """The product, times `other` element by element."""
+        product: torch.Tensor = self._linear.binary(x.contiguous(), other, self._weight, self._bias, "mul")
+        return product
+
+    def tail(self, x: torch.Tensor, first: int) -> torch.Tensor:
+        """Only the outputs from `first` on, without a bias; laid out at the first call."""
+        if first not in self._tails:
+            self._tails[first] = _lay_out(self.weight[first:])
+        product: torch.Tensor = self._linear(x.contiguous(), self._tails[first], None, "none", [], "")
+        return product
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """[out, in], laid out plainly: a copy."""
+        return self._weight.to_dense()
 
 
-@torch.inference_mode()
-def pack(block: AttentionBlock, rows: int) -> Products:
-    """The block packed for products of about `rows` rows; itself in float32, on GPUs, in builds without.
+class PackedGateUp(nn.Module):
+    """Gate and up of a gated MLP, each by itself."""
 
-    Its weights must not change afterwards.
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        gate, up = weight.chunk(2)
+        self.gate, self.up = PackedLinear(gate, gelu=True), PackedLinear(up)
+        self.in_features = self.gate.in_features
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat((self.gate.plain(x), self.up(x)), dim=-1)
+
+    def activated(self, x: torch.Tensor) -> torch.Tensor:
+        """gelu(gate) * up"""
+        return self.up.times(x, self.gate(x))
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """[both, in], laid out plainly: a copy."""
+        return torch.cat((self.gate.weight, self.up.weight))
+
+
+@torch.no_grad()
+def pack(network: nn.Module) -> str:
+    """Replace the network's linear layers by packed ones where that is faster: on CPUs, layer by layer.
+
+    Returns why it stays slower than it need be; "" when it does not. On GPUs nothing is done.
     """
-    weight = block.qkv.weight
-    if weight.device.type != "cpu":
-        return block
-    if weight.dtype == torch.float32:
-        _lay_by_input(block)
-    if weight.dtype != torch.bfloat16:
-        return block
-    if block not in _packed:
-        packed = _try_packing(block, rows)
-        if packed is None:
-            return block
-        _packed[block] = packed
-    return _packed[block]
+    lacks = False
+    for parent in list(network.modules()):
+        for name, layer in list(parent.named_children()):
+            if not isinstance(layer, nn.Linear) or layer.weight.device.type != "cpu":
+                continue
+            if layer.weight.dtype == torch.float32 and layer.weight.numel() <= _LARGEST_BY_INPUT:
+                layer.weight.data = layer.weight.data.mT.contiguous().mT
+                continue
+            packed = _try_packing(layer)
+            if packed is not None:
+                setattr(parent, name, packed)
+            elif layer.weight.dtype == torch.bfloat16:
+                lacks = True
+    if not lacks:
+        return ""
+    return (
+        f"torch {torch.__version__} on this CPU lacks oneDNN's bfloat16 products: action chunks take up to "
+        "twice as long; use another build of torch, or dtype float32"
+    )
 
 
-def what_lacks(products: Sequence[Products]) -> str:
-    """Why products that `pack` gave are slower than they need be; "" when they are not."""
-    if any(isinstance(p, AttentionBlock) and p.qkv.weight.dtype == torch.bfloat16 for p in products):
-        return (
-            f"torch {torch.__version__} on this CPU lacks oneDNN's bfloat16 products: action "
-            "chunks take up to twice as long; use another build of torch, or dtype float32"
-        )
-    return ""
+def is_packed(network: nn.Module) -> bool:
+    """Whether any layer of it is."""
+    return any(isinstance(layer, PackedLinear) for layer in network.modules())
 
 
-def _lay_by_input(block: AttentionBlock) -> None:
-    for layer in (block.qkv, block.out, block.gate_up, block.down):
-        layer.weight.data = layer.weight.data.mT.contiguous().mT
+def _lay_out(weight: torch.Tensor) -> torch.Tensor:
+    laid_out: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), _ROWS)
+    return laid_out
 
 
-def _try_packing(block: AttentionBlock, rows: int) -> PackedBlock | None:
+def _try_packing(layer: nn.Linear) -> PackedLinear | PackedGateUp | None:
+    dtype = layer.weight.dtype
+    x = torch.linspace(-1, 1, _ROWS * layer.in_features).to(dtype).view(_ROWS, -1)
+    packed: PackedLinear | PackedGateUp
     try:
-        packed = PackedBlock(block, rows)
-        width = block.qkv.in_features
-        x = torch.linspace(-1, 1, rows * width, dtype=torch.bfloat16).view(rows, width)
-        pairs = [(packed.qkv(x), block.qkv(x)), (packed.mlp(x), block.mlp(x))]
+        if isinstance(layer, GateUpLinear):
+            packed = PackedGateUp(layer.weight)
+            pairs = [(packed.activated(x), layer.activated(x))]
+        else:
+            packed = PackedLinear(layer.weight, layer.bias, gelu=isinstance(layer, GeluLinear))
+            pairs = [(packed(x), layer(x))]
     except (AttributeError, NotImplementedError, RuntimeError):
         return None
     for ours, plain in pairs:
-        if not (ours - plain).abs().max() <= _CLOSE * plain.abs().max():  # a NaN is no match
+        if not (ours - plain).abs().max() <= _CLOSE[dtype] * plain.abs().max():  # a NaN is no match
             return None
     return packed

@@ -34,22 +34,40 @@ def attend(
     """
     tokens, heads, dim = q.shape
     kv_heads = keys.shape[0]
-    if q.is_cuda:
+    if q.is_cuda and bias is not None:
+        folded = q.view(tokens, kv_heads, -1, dim).transpose(0, 1).flatten(1, 2)
+        out = attend_by_products(folded, keys, values, bias)
+    elif q.is_cuda or q.dtype != torch.float32:
         folded = q.view(tokens, kv_heads, -1, dim).transpose(0, 1).flatten(1, 2)
         mask = None if bias is None else bias.expand(1, 1, folded.shape[1], -1)
         out = F.scaled_dot_product_attention(folded[None], keys[None], values[None], attn_mask=mask)[0]
     else:
-        # The scores of one chunk or one prefix are few; on CPUs two matrix products beat the blocked kernel.
+        # The scores of one chunk or one prefix are few: two matrix products beat the blocked kernel.
         folded = (q * dim**-0.5).view(tokens, kv_heads, -1, dim).transpose(0, 1).flatten(1, 2)
         scores = folded @ keys.mT
         if bias is not None:
             scores += bias
-        # In float32 for every dtype: more exact, and on CPUs twice as fast as a softmax over bfloat16.
-        out = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype) @ values
+        out = scores.softmax(dim=-1) @ values
     return out.view(kv_heads, tokens, -1, dim).transpose(0, 1).reshape(tokens, heads * dim)
 
 
-_ALIGNED = 16
+def attend_by_products(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor
+) -> torch.Tensor:
+    """Masked attention on GPUs: q [kv_heads, N, d] -> [kv_heads, N, d]; bias [L] or [N, L].
+
+    The fused kernels that take a mask go through all keys on one multiprocessor for each few dozen queries:
+    a decode step over the pool has hardly more, and nearly the whole GPU would stand idle. Products spread
+    the keys over all of it, and which kernels run does not depend on what the build of cuDNN knows.
+    """
+    scores = torch.baddbmm(bias, q, keys.mT, alpha=q.shape[-1] ** -0.5)
+    return scores.softmax(dim=-1) @ values
+
+
+def align(places: int) -> int:
+    """The next multiple of 16: a GPU's products read rows of other lengths less well, and masked attention to
+    other numbers of keys takes a CPU in bfloat16 up to three times as long."""
+    return -(-places // 16) * 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +125,11 @@ class KvPool:
     ) -> None:
         """over_pool: rows attend over the whole pool under a mask (static shapes, one read of each
         prefix per layer); else frame by frame, which does no work for free slots."""
-        self.frame_stride = max_prefix + workspace
+        self.frame_stride = align(max_prefix + workspace)
         self.suffix_tokens = capacity.suffix_tokens
         self.suffix_base = capacity.frames * self.frame_stride
         spare = self.suffix_base + capacity.suffixes * capacity.suffix_tokens
-        # Kernels for masked attention want whole multiples of 16 keys, or copy the mask first.
-        places = -(-(spare + 1) // _ALIGNED) * _ALIGNED
+        places = align(spare + 1)
         # Zeros, not empty: a masked place still meets its zero weight, and 0 * NaN is NaN.
         self.keys = torch.zeros(layers, kv_heads, places, head_dim, device=device, dtype=dtype)
         self.values = torch.zeros_like(self.keys)
@@ -217,7 +234,8 @@ class KvPool:
         count, heads, dim = q.shape
         kv_heads = keys.shape[0]
         grouped = (q * dim**-0.5).view(count, kv_heads, -1, dim).transpose(0, 1)  # [kv, R, groups, d]
-        suffix_scores = grouped @ keys[:, view.suffix].mT  # [kv, R, groups, longest]
+        # Keys stand on the left: in bfloat16 a product copies what it takes transposed, and they are many.
+        suffix_scores = (keys[:, view.suffix] @ grouped.mT).mT  # [kv, R, groups, longest]
         suffix_scores.masked_fill_(view.unseen[None, :, None], float("-inf"))
         out = torch.empty_like(grouped)
         suffix_weights = torch.empty_like(suffix_scores)
@@ -228,7 +246,7 @@ class KvPool:
             prefix_keys = keys[:, places].view(apart)[:, :, : run.length]
             prefix_values = values[:, places].view(apart)[:, :, : run.length]
             mine = grouped[:, rows].reshape(kv_heads, run.frames, -1, dim)
-            scores = mine @ prefix_keys.mT  # [kv, frames, rows * groups, length]
+            scores = (prefix_keys @ mine.mT).mT  # [kv, frames, rows * groups, length]
             if run.unseen is not None:
                 scores.masked_fill_(run.unseen, float("-inf"))
             own = suffix_scores[:, rows].reshape(*mine.shape[:3], -1)

@@ -18,9 +18,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from oxygen_ros.models.loading import load_model
-from oxygen_ros.models.pi05.model import Pi05
 from oxygen_ros.models.pi05.network import Network
+from oxygen_ros.models.pi05.weights import load_network
 from oxygen_ros.train.batch import Dataset
 from oxygen_ros.train.checkpoints import Base
 from oxygen_ros.train.forward import run
@@ -110,9 +109,7 @@ def train_adapter(
     base: Base, data: Dataset, folder: Path, plan: AdapterPlan, tell: Callable[[], object] = lambda: None
 ) -> float:
     """Train on memories over the frozen model of `base.folder`; write `folder`; the last loss."""
-    model = load_model(base.folder)
-    assert isinstance(model, Pi05)
-    network = model.network
+    network = load_network(base.folder, base.config, torch.device("cpu"), torch.float32).requires_grad_(False)
     lora = TextLora(network, plan)
     optimizer = torch.optim.AdamW(lora.parameters(), lr=plan.rate, weight_decay=0.0)
     rotary, rng = make_rotary(base), np.random.default_rng(plan.seed)

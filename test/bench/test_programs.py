@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from oxygen_ros.bench import parallel
+from oxygen_ros.bench import gpu, parallel
 from oxygen_ros.bench.energy import find_energy
 from oxygen_ros.bench.floor import decode_products, denoise_products, flops, prefill_products, weight_bytes
-from oxygen_ros.bench.gpu import FULL_HEAD_DIM, Check, compute, difference, full_head_config
+from oxygen_ros.bench.gpu import FULL_HEAD_DIM, Check, Outputs, compute, difference, full_head_config
 from oxygen_ros.bench.robots import ROBOTS, make_config
 from oxygen_ros.models.pi05.network import random_network
 
@@ -50,6 +50,20 @@ def test_what_is_not_finite_is_never_fine() -> None:
     off = difference(torch.tensor([1.0, torch.nan]), torch.ones(2))
     assert not Check("extend", "float32", off, 1.0).ok
     assert Check("extend", "float32", difference(torch.ones(2), torch.ones(2)), 0.0).ok
+
+
+def test_a_way_that_raises_is_wrong_and_the_others_are_compared(monkeypatch) -> None:
+    def compute(network, device, dtype, *, over_pool: bool, recorded: bool = False) -> Outputs:
+        if recorded:
+            raise RuntimeError("cuda:0 cannot record its passes\nand so on")
+        return Outputs(torch.ones(2), torch.ones(2), torch.ones(2))
+
+    monkeypatch.setattr(gpu, "compute", compute)
+    checks = gpu.compare(CPU)
+    wrong = [check for check in checks if not check.ok]
+    assert len(wrong) == 2 * 2, "one for each network and dtype"
+    assert all(check.name.endswith("cannot record its passes") for check in wrong)
+    assert len(checks) == len(wrong) + 2 * 2 * 2 * 3
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -94,6 +108,20 @@ def test_energy_of_a_jetson(tmp_path: Path) -> None:
     assert "VIN" in energy.source
     energy.begin()
     assert energy.end(2.0) == pytest.approx(60)
+
+
+def test_energy_of_a_jetson_whose_gpu_has_a_rail_of_its_own(tmp_path: Path) -> None:
+    """AGX Thor: the 5 V rail is a part; 20 W of the GPU, 8 W of the CPU and 10 W of the rest are 38 W."""
+    monitor = tmp_path / "2-0040" / "hwmon" / "hwmon4"
+    monitor.mkdir(parents=True)
+    rails = (("VDD_GPU", 1000, 20000), ("VDD_CPU_SOC_MSS", 800, 10000), ("VIN_SYS_5V0", 5000, 2000))
+    for channel, (label, millivolts, milliamperes) in enumerate(rails, start=1):
+        (monitor / f"in{channel}_label").write_text(f"{label}\n")
+        (monitor / f"in{channel}_input").write_text(f"{millivolts}\n")
+        (monitor / f"curr{channel}_input").write_text(f"{milliamperes}\n")
+    energy = find_energy(CPU, tmp_path)
+    assert "VDD_GPU + VDD_CPU_SOC_MSS + VIN_SYS_5V0" in energy.source
+    assert energy.end(2.0) == pytest.approx(76)
 
 
 def test_a_device_that_tells_nothing_says_so(tmp_path: Path) -> None:

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import engine_toy
 import pytest
+import torch
 from engine_toy import EOS, FakeClock, ToyModel, build, see
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,6 +62,34 @@ def test_no_step_starts_once_the_next_tick_is_due(repeat: bool) -> None:
     assert clock.now - due <= 0.01
     engine.advance(Budget(steps=50), due)
     assert model.calls["extend"] == 4
+
+
+def test_on_a_gpu_steps_are_one_ahead_of_the_models_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of whichever device is the current one."""
+    engine, model, _ = _busy(repeat=True)
+    engine.advance(Budget(steps=1))  # the prompt
+    marked, waited = 0, 0
+
+    class Mark:
+        def __init__(self) -> None:
+            nonlocal marked
+            marked += 1
+            self.number = marked
+
+        def synchronize(self) -> None:
+            nonlocal waited
+            waited += 1
+            assert self.number == waited == marked - 1
+
+    def current_stream(device: torch.device) -> SimpleNamespace:
+        assert device is model.device
+        return SimpleNamespace(record_event=Mark)
+
+    monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
+    engine._texts.decoder._running = []
+    engine.advance(Budget(steps=5))
+    assert model.calls["extend"] == 6
+    assert (marked, waited) == (4, 3)
 
 
 # -- deadline ------------------------------------------------------------------------------------

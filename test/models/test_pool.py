@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oxygen_ros.models import Capacity, Rows
 from oxygen_ros.models.layers import Rotary, rotate
-from oxygen_ros.models.pool import KvPool, attend
+from oxygen_ros.models.pool import KvPool, attend, attend_by_products
 
 CPU = torch.device("cpu")
 HEADS, DIM, MAX_PREFIX, WORKSPACE = 4, 8, 6, 3
@@ -81,7 +81,7 @@ def test_rows_attend_to_their_prefix_and_what_came_before(asked, lengths, kv_hea
     pool.put(1, view.place, k, v)
     out = pool.attend_rows(1, q, view)
     assert torch.equal(pool.keys[0], before[0][0]), "another layer was written to"
-    stride, tokens = MAX_PREFIX + WORKSPACE, CAPACITY.suffix_tokens
+    stride, tokens = pool.frame_stride, CAPACITY.suffix_tokens
     base = CAPACITY.frames * stride
     for row in range(at):
         frame, suffix, place = (
@@ -106,6 +106,27 @@ def test_attend_is_attention(kv_heads: int) -> None:
     more = [torch.cat((t, torch.randn(kv_heads, 5, DIM, generator=generator)), dim=1) for t in (k, v)]
     bias = torch.zeros(16).masked_fill(torch.arange(16) >= 11, -math.inf)
     torch.testing.assert_close(attend(q, *more, bias).double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_a_gpus_masked_attention_is_attention(kv_heads: int) -> None:
+    """Every query with a mask of its own, as rows have, and one mask for all, as a chunk has."""
+    generator = torch.Generator().manual_seed(kv_heads)
+    tokens, groups = 5, HEADS // kv_heads
+    q = torch.randn(tokens, HEADS, DIM, generator=generator)
+    k, v = (torch.randn(kv_heads, 16, DIM, generator=generator) for _ in range(2))
+    folded = q.view(tokens, kv_heads, groups, DIM).transpose(0, 1).flatten(1, 2)
+    seen = torch.rand(tokens, 16, generator=generator) < 0.5
+    seen[:, 3] = True
+    for mask in (seen, seen[:1].expand(tokens, -1)):
+        bias = torch.zeros(tokens, 16).masked_fill(~mask, -math.inf)
+        bias = bias[0] if mask is not seen else bias.repeat_interleave(groups, dim=0)
+        out = attend_by_products(folded, k, v, bias)
+        ours = out.view(kv_heads, tokens, groups, DIM).transpose(0, 1).reshape(tokens, HEADS * DIM)
+        expected = torch.stack([written_out(q[i], k[:, mask[i]], v[:, mask[i]]) for i in range(tokens)])
+        torch.testing.assert_close(ours.double(), expected, atol=1e-5, rtol=1e-5)
+        rounded = attend_by_products(*(t.bfloat16() for t in (folded, k, v, bias)))
+        torch.testing.assert_close(rounded.float(), out, atol=5e-2, rtol=5e-2)
 
 
 def test_places_of_frames_never_meet() -> None:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from oxygen_ros.models.errors import ModelError
-from oxygen_ros.models.layers import AttentionBlock
+from oxygen_ros.models.layers import AttentionBlock, rms_norm
 from oxygen_ros.models.pi05.config import Pi05Config
 
 
@@ -66,7 +66,7 @@ class Modulation:
         return cls(1 + scale, shift, gate)
 
     def norm(self, x: torch.Tensor, step: int, eps: float) -> torch.Tensor:
-        return torch.addcmul(self.shift[step], F.rms_norm(x, x.shape[-1:], None, eps), self.scale[step])
+        return rms_norm(x, eps, self.scale[step], self.shift[step])
 
 
 @dataclass(frozen=True, slots=True)

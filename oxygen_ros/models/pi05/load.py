@@ -29,6 +29,7 @@ def load(
     config = read_config(folder, raw)
     processor = PlainProcessor.load(folder, config, raw)
     network = load_network(folder, config, device, dtype, should_stop)
+    network.pack()
     model = Pi05(network, processor, denoise_steps=denoise_steps)
     for adapter in adapters:
         model.load_adapter(adapter)

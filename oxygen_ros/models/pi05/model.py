@@ -23,10 +23,10 @@ from oxygen_ros.models.lora import TextAdapters
 from oxygen_ros.models.pi05.expert import denoise_times
 from oxygen_ros.models.pi05.flow import integrate
 from oxygen_ros.models.pi05.network import Network
-from oxygen_ros.models.pi05.passes import Passes, Reading
+from oxygen_ros.models.pi05.passes import PACKED_ROWS, Passes, Reading
 from oxygen_ros.models.pi05.processor import Inputs, Processor
 from oxygen_ros.models.pi05.programs import Programs
-from oxygen_ros.models.pool import KvPool
+from oxygen_ros.models.pool import KvPool, align
 from oxygen_ros.observation import Observation
 
 
@@ -60,7 +60,7 @@ class Pi05(Model):
         with torch.inference_mode():
             self._modulation = network.expert.modulate(torch.tensor(self._times, device=self.device))
         self._adapters = TextAdapters()
-        self._recorder = recorder or find_recorder(self.device)
+        self._recorder = recorder
         self._programs: Programs | None = None
         self._prefixes: list[Prefix] = []
         b = config.backbone
@@ -121,7 +121,7 @@ class Pi05(Model):
             over_pool=self._over_pool,
         )
         self._prefixes = [Prefix(0, 0)] * capacity.frames
-        last = c.max_prefix + max(capacity.suffix_tokens, c.horizon)
+        last = c.max_prefix + max(capacity.suffix_tokens, c.horizon, PACKED_ROWS)
         self._rotary = Rotary(b.head_dim, c.rope_base, last, self.device, self.dtype)
         self._programs = None
         self._passes = Passes(
@@ -161,17 +161,24 @@ class Pi05(Model):
     @torch.inference_mode()
     def record(self, inputs: Inputs) -> str:
         self._programs = None
-        if self._recorder is None or not self.pool.over_pool:
-            return self._passes.lack
+        # A new one each time: memory of device programs goes with the last of them.
+        recorder = self._recorder or find_recorder(self.device)
+        if recorder is None or not self.pool.over_pool:
+            self._passes.meet(self._row_counts(inputs.images.shape[0]))
+            return self.network.lack
         # Every slot needs a prefix that is there: recording runs over all of them.
         self.encode(inputs, 0)
         try:
-            self._programs = Programs(
-                self._passes, self._recorder, inputs.images.shape[0], self.capacity.max_rows
-            )
+            self._programs = Programs(self._passes, recorder, inputs.images.shape[0], self.capacity.max_rows)
         except RuntimeError as error:
             return f"{self.device} cannot record its passes ({error}); they are launched kernel by kernel"
         return ""
+
+    def _row_counts(self, cameras: int) -> list[int]:
+        """Rows of every decode step and of every prefill over packed layers that there can be."""
+        images = cameras * self.config.vision.tokens
+        prefixes = range(images, images + self.config.max_prompt + PACKED_ROWS)
+        return [*range(1, self.capacity.max_rows + 1), *(n for n in prefixes if n % PACKED_ROWS == 0)]
 
     @torch.inference_mode()
     def encode(self, inputs: Inputs, slot: int) -> Prefix:
@@ -206,11 +213,17 @@ class Pi05(Model):
         seen = self.pool.frame_places(slot, workspace=horizon)
         if self._programs is not None:
             return self._programs.denoise(seen.start, prefix.tokens, prefix.next_position, noise, guide)
+        read, bias = seen, None
+        if self.dtype != torch.float32:
+            read = slice(seen.start, seen.start + align(prefix.tokens + horizon))
+            bias = torch.zeros(read.stop - read.start, dtype=self.dtype, device=self.device)
+            bias[prefix.tokens + horizon :] = float("-inf")
         reading = Reading(
-            keys=self.pool.keys[:, :, seen],
-            values=self.pool.values[:, :, seen],
+            keys=self.pool.keys[:, :, read],
+            values=self.pool.values[:, :, read],
             own=slice(prefix.tokens, prefix.tokens + horizon),
             turn=self._rotary.at(slice(prefix.next_position, prefix.next_position + horizon)),
+            bias=bias,
         )
         passes = self._passes
         actions = integrate(

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from oxygen_ros.models.layers import DecoderBlock, RmsNorm
+from oxygen_ros.models.packed import is_packed, pack
 from oxygen_ros.models.pi05.config import Pi05Config
 from oxygen_ros.models.pi05.expert import ActionExpert
 from oxygen_ros.models.pi05.vision import VisionTower
@@ -32,6 +33,14 @@ class Network(nn.Module):
         )
         self.norm = RmsNorm(b.width, b.eps)
         self.expert = ActionExpert(config)
+        # Why it is slower than it need be; "" when it is not known to be.
+        self.lack = ""
+        self.is_packed = False
+
+    def pack(self) -> None:
+        """Lay the weights out for serving from a CPU, in place; see `models.packed`."""
+        self.lack = pack(self)
+        self.is_packed = is_packed(self)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Embeddings [.., width] of token ids, scaled by sqrt(width) as Gemma does."""

@@ -7,18 +7,21 @@ Here lives the arithmetic, once, for whoever lays out its tensors: `model` with 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 from oxygen_ros.models.interface import Rows
 from oxygen_ros.models.layers import DecoderBlock, Rotary, Turn
 from oxygen_ros.models.lora import TextAdapters
-from oxygen_ros.models.packed import Products, pack, what_lacks
 from oxygen_ros.models.pi05.expert import ExpertBlock, ModulationTable
 from oxygen_ros.models.pi05.network import Network
 from oxygen_ros.models.pool import KvPool, attend
+
+# Rows of a prefill over packed layers are a multiple of it.
+PACKED_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +64,6 @@ class Passes:
         self._eps = network.config.expert.eps
         self._blocks = [block for block in network.blocks if isinstance(block, DecoderBlock)]
         self._experts = [block for block in network.expert.blocks if isinstance(block, ExpertBlock)]
-        # Recorded passes keep the plain layers, whose weights a program can hold.
-        self._products: list[Products] = [
-            block if pool.over_pool else pack(block, network.config.horizon) for block in self._experts
-        ]
-        # Why they are slower than they need be; "" when they are not.
-        self.lack = "" if pool.over_pool else what_lacks(self._products)
 
     def embed(self, images: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Images [cameras, 3, S, S], all in one batch, and prompt tokens to the prefix [P, width]."""
@@ -88,31 +85,48 @@ class Passes:
         bias: [P] -inf for tokens that nobody may see. Without `with_hidden` the last block stops at its
         keys and values: readers take no more of it.
         """
+        count = x.shape[0]
+        if self.network.is_packed:
+            # oneDNN makes a kernel for each number of rows it meets, which takes longer than running it.
+            x = F.pad(x, (0, 0, 0, -count % PACKED_ROWS))
         turn = self.rotary.at(slice(0, x.shape[0]))
         for layer, block in enumerate(self._blocks):
             if layer == len(self._blocks) - 1 and not with_hidden:
                 k, v = block.keys_values(block.attention_norm(x), turn)
-                self.pool.put(layer, places, k, v)
+                self.pool.put(layer, places, k[:count], v[:count])
                 break
             q, k, v = block.project(x, turn)
+            k, v = k[:count], v[:count]
             self.pool.put(layer, places, k, v)
             x = block.merge(x, attend(q, k.transpose(0, 1), v.transpose(0, 1), bias))
-        return x
+        return x[:count]
+
+    def meet(self, rows: Iterable[int]) -> None:
+        """Let packed layers see these numbers of rows, for which kernels are then there; see `prefill`."""
+        if not self.network.is_packed:
+            return
+        block, width = self._blocks[0], self.network.config.backbone.width
+        for count in rows:
+            x = torch.zeros(count, width, dtype=self.dtype)
+            turn = self.rotary.at(slice(0, count))
+            q, _, _ = block.project(x, turn)
+            block.merge(x, q.flatten(1))
+            block.keys_values(x, turn)
 
     def velocity(self, x: torch.Tensor, step: int, reading: Reading) -> torch.Tensor:
         """Velocity [H, D] in float32 of noisy actions x [H, D] at one denoise step."""
         expert, table, eps = self.network.expert, self._modulation, self._eps
         own, turn = reading.own, reading.turn
         stream = expert.action_in(x.to(self.dtype))
-        for layer, (block, products) in enumerate(zip(self._experts, self._products, strict=True)):
+        for layer, block in enumerate(self._experts):
             attention, mlp = table.attention[layer], table.mlp[layer]
             keys, values = reading.keys[layer], reading.values[layer]
-            q, k, v = block.split(products.qkv(attention.norm(stream, step, eps)), turn)
+            q, k, v = block.split(block.qkv(attention.norm(stream, step, eps)), turn)
             keys[:, own] = k.transpose(0, 1)
             values[:, own] = v.transpose(0, 1)
             attended = attend(q, keys, values, reading.bias)
-            stream = torch.addcmul(stream, products.out(attended), attention.gate[step])
-            stream = torch.addcmul(stream, products.mlp(mlp.norm(stream, step, eps)), mlp.gate[step])
+            stream = torch.addcmul(stream, block.out(attended), attention.gate[step])
+            stream = torch.addcmul(stream, block.mlp(mlp.norm(stream, step, eps)), mlp.gate[step])
         v_t: torch.Tensor = expert.action_out(table.final.norm(stream, step, eps))
         return v_t.float()
 

@@ -19,6 +19,7 @@ from oxygen_ros.models.interface import ROW_BUCKETS, Guide, Rows
 from oxygen_ros.models.pi05.flow import guidance_weight, integrate
 from oxygen_ros.models.pi05.passes import Passes, Reading
 from oxygen_ros.models.pi05.processor import Inputs
+from oxygen_ros.models.pool import align
 
 PROMPT_BUCKET = 16
 
@@ -78,7 +79,7 @@ class Programs:
         self._tokens = torch.full((c.max_prompt,), c.pad_id, dtype=torch.int64, device=device)
         self._base = torch.zeros((), dtype=torch.int64, device=device)
         self._length = torch.ones((), dtype=torch.int64, device=device)
-        self._column = torch.arange(c.max_prefix + c.horizon, device=device)
+        self._column = torch.arange(align(c.max_prefix + c.horizon), device=device)
 
     def _prefill(self, bucket: int) -> torch.Tensor:
         x = self._passes.embed(self._images, self._tokens[:bucket])
@@ -128,7 +129,8 @@ class Programs:
         c, pool = self._config, self._passes.pool
         places = self._base + self._column
         own = slice(c.max_prefix, c.max_prefix + c.horizon)
-        unseen = (self._column >= self._length) & (self._column < c.max_prefix)
+        is_own = (self._column >= own.start) & (self._column < own.stop)
+        unseen = (self._column >= self._length) & ~is_own
         reading = Reading(
             keys=pool.keys.index_select(2, places),
             values=pool.values.index_select(2, places),
@@ -147,7 +149,7 @@ class Programs:
     # -- extend ------------------------------------------------------------------------------
 
     def extend(self, rows: Rows) -> torch.Tensor:
-        """Logits [rows.wanted, vocabulary]; they stand until the next run of as many rows."""
+        """Logits [rows.wanted, vocabulary]; they stand until any program runs."""
         bucket = next(b for b in self._extends if rows.count <= b)
         static, nobody = self._rows[bucket], self._passes.pool.nobody
         static.block[:, : rows.count] = rows.block[:, : rows.count]

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from oxygen_ros.models.layers import GeluLinear
 from oxygen_ros.models.pi05.config import VisionConfig
 
 
@@ -23,7 +24,7 @@ class VisionBlock(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.out = nn.Linear(config.width, config.width)
         self.mlp_norm = nn.LayerNorm(config.width, eps=config.eps)
-        self.up = nn.Linear(config.width, config.mlp_dim)
+        self.up = GeluLinear(config.width, config.mlp_dim)
         self.down = nn.Linear(config.mlp_dim, config.width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -31,8 +32,8 @@ class VisionBlock(nn.Module):
         q, k, v = qkv.transpose(1, 3).unbind(2)  # each [cameras, heads, tokens, d]
         attended = F.scaled_dot_product_attention(q, k, v)
         x = x + self.out(attended.transpose(1, 2).flatten(-2))
-        x = x + self.down(F.gelu(self.up(self.mlp_norm(x)), approximate="tanh"))
-        return x
+        y: torch.Tensor = x + self.down(self.up(self.mlp_norm(x)))
+        return y
 
 
 class VisionTower(nn.Module):

@@ -29,10 +29,11 @@ SCRIPT = {
 
 @pytest.fixture(scope="module")
 def rounded():
-    """The demo network's weights in bfloat16, and the same rounded weights in float32."""
+    """The demo network's weights in bfloat16, as served, and the same rounded weights in float32."""
     small = make_network().to(torch.bfloat16)
     large = make_network()
     large.load_state_dict({name: tensor.float() for name, tensor in small.state_dict().items()})
+    small.pack()
     return small, large.requires_grad_(False)
 
 

@@ -36,12 +36,14 @@ def resident() -> int:
 
 
 def test_a_token_costs_what_the_spec_says(demo_network) -> None:
-    """Pool bytes are places x bytes a token, with one place to spare, in whole sixteens; nothing else."""
+    """Pool bytes are places x bytes a token, frames in whole sixteens, with one place to spare, in whole
+    sixteens; nothing else."""
     model = make_model(demo_network)
     for frames, suffixes, tokens in ((2, 1, 8), (5, 9, 31)):
         model.allocate(Capacity(frames=frames, suffixes=suffixes, suffix_tokens=tokens, max_rows=4))
         spec = model.spec
-        places = frames * (spec.max_prefix + spec.horizon) + suffixes * tokens + 1
+        frame = math.ceil((spec.max_prefix + spec.horizon) / 16) * 16
+        places = frames * frame + suffixes * tokens + 1
         assert model.pool_bytes() == math.ceil(places / 16) * 16 * spec.cache_bytes_per_token
         assert model.pool_bytes() == model.pool.keys.nbytes + model.pool.values.nbytes
 

@@ -214,7 +214,7 @@ def test_a_whole_run_is_the_same(demo_network) -> None:
     for outcome in ours:
         assert outcome.words() == theirs.words()
         for tick, chunk in theirs.chunks.items():
-            np.testing.assert_allclose(outcome.chunks[tick], chunk, atol=1e-6, rtol=1e-6)
+            np.testing.assert_allclose(outcome.chunks[tick], chunk, atol=3e-6, rtol=1e-6)
 
 
 def test_text_adapters_are_in_the_programs(small, tmp_path) -> None:
@@ -256,6 +256,23 @@ def test_new_pools_need_new_programs(small) -> None:
     model.allocate(ROOMY)
     model.encode(inputs_of(20), 0)
     torch.testing.assert_close(model.denoise(0, noise()), before, atol=1e-6, rtol=0)
+
+
+def test_every_recording_has_a_recorder_of_its_own(small, monkeypatch) -> None:
+    """Memory of CUDA graphs cannot be recorded into again once the last of them is gone."""
+    made: list[Counting] = []
+
+    def find(device: torch.device) -> Counting:
+        made.append(Counting())
+        return made[-1]
+
+    monkeypatch.setattr("oxygen_ros.models.pi05.model.find_recorder", find)
+    model = make_model(small, over_pool=True, denoise_steps=2)
+    for _ in range(2):
+        model.allocate(ROOMY)
+        assert model.record(inputs_of(20)) == ""
+    first, second = made
+    assert first.programs == second.programs > 0
 
 
 def test_on_a_cpu_nothing_is_recorded(demo_network) -> None:
