@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from oxygen_ros.bench.floor import Product, decode_products, denoise_products, prefill_products
+from oxygen_ros.bench.floor import decode_products, denoise_products, make_run, prefill_products
 from oxygen_ros.bench.plain import Plain, Ways
-from oxygen_ros.bench.race import Race, Work
+from oxygen_ros.bench.race import Race
 from oxygen_ros.bench.robots import suffix_of
 from oxygen_ros.bench.setup import Setup, Shared
 from oxygen_ros.bench.texts import GatheringPool, TextLane, one_row_each, steady_rows
@@ -151,22 +151,10 @@ def _add_action_path(race: Race, shared: Shared, dtype: str, model: Pi05) -> lis
 def _add_floors(race: Race, shared: Shared, dtype: str) -> None:
     network = shared.networks[dtype]
     cameras = len(shared.robot.cameras)
-    race.add("prefill, floor", _products(prefill_products(network, cameras, shared.scene.prefix_tokens)))
-    race.add("denoise, floor", _products(denoise_products(network, network.config.denoise_steps)))
+    race.add("prefill, floor", make_run(prefill_products(network, cameras, shared.scene.prefix_tokens)))
+    race.add("denoise, floor", make_run(denoise_products(network, network.config.denoise_steps)))
     for rows in ROWS:
-        race.add(f"decode {rows}, floor", _products(decode_products(network, rows)))
-
-
-def _products(products: Iterable[Product]) -> Work:
-    """The linear layers over random inputs, one after the other."""
-    ready = [(product, product.draw_input()) for product in products]
-
-    def run() -> None:
-        for product, x in ready:
-            for _ in range(product.times):
-                product.run(x)
-
-    return run
+        race.add(f"decode {rows}, floor", make_run(decode_products(network, rows)))
 
 
 def _add_decode(race: Race, shared: Shared, model: Pi05) -> None:

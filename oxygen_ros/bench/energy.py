@@ -7,7 +7,8 @@ Here lives the reading. A device that tells nothing is said to; no figure is mad
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -91,13 +92,15 @@ def _jetson_rail(sensors: Path) -> tuple[str, Callable[[], float]] | None:
             found[label.read_text(encoding="ascii").strip()] = label
     for names in _WHOLE:
         if all(name in found for name in names):
-            labels = [found[name] for name in names]
-            return " + ".join(names), lambda: sum(_read_watts(label) for label in labels)
+            return " + ".join(names), partial(_read_watts, [found[name] for name in names])
     return None
 
 
-def _read_watts(label: Path) -> float:
-    """Watts now of the channel with this label file."""
-    channel = label.name.removeprefix("in").removesuffix("_label")
-    volts, amperes = label.with_name(f"in{channel}_input"), label.with_name(f"curr{channel}_input")
-    return int(volts.read_text()) * int(amperes.read_text()) / 1e6
+def _read_watts(labels: Sequence[Path]) -> float:
+    """Watts now of the channels with these label files together."""
+    watts = 0.0
+    for label in labels:
+        channel = label.name.removeprefix("in").removesuffix("_label")
+        volts, amperes = label.with_name(f"in{channel}_input"), label.with_name(f"curr{channel}_input")
+        watts += int(volts.read_text()) * int(amperes.read_text()) / 1e6
+    return watts

@@ -107,8 +107,8 @@ def weight_bytes(products: Iterable[Product]) -> int:
 
 
 @torch.inference_mode()
-def time_products(products: Iterable[Product], repeats: int, clock: Clock = time.perf_counter) -> float:
-    """Seconds of all products in order: the median over `repeats` passes, after one that is not counted.
+def make_run(products: Iterable[Product]) -> Callable[[], torch.Tensor]:
+    """All products in order, over random inputs.
 
     On a GPU they are recorded, as what they are the floor of is: launched one by one, small ones take as long
     as their launch.
@@ -123,10 +123,15 @@ def time_products(products: Iterable[Product], repeats: int, clock: Clock = time
                 out = product.run(x)
         return out
 
-    device = products[0].like.device
-    recorder = find_recorder(device)
-    run = multiply if recorder is None else recorder.record(multiply)
-    wait = synchroniser(device)
+    recorder = find_recorder(products[0].like.device)
+    return multiply if recorder is None else recorder.record(multiply)
+
+
+@torch.inference_mode()
+def time_products(products: Iterable[Product], repeats: int, clock: Clock = time.perf_counter) -> float:
+    """Seconds of all products in order: the median over `repeats` passes, after one that is not counted."""
+    products = list(products)
+    run, wait = make_run(products), synchroniser(products[0].like.device)
     seconds = []
     for _ in range(repeats + 1):
         wait()

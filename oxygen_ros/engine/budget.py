@@ -124,20 +124,23 @@ class Meter:
         slack = self.due - self._clock()
         if slack <= 0:
             return 0
+        self._cost = self._costs.predict(rows)
         if self.budget.mode == "fixed":
             return left
-        self._cost = self._costs.predict(rows)
         slack -= self.budget.margin
         if slack < self._cost:
             self._costs.refuse(rows)
             return 0
         return left if self._cost == 0 else min(left, int(slack / self._cost))
 
-    def may_go_on(self) -> bool:
-        """Whether one more step like the last granted one may start now."""
+    def may_go_on(self, ahead: int = 0) -> bool:
+        """Whether one more step like the last granted ones may be given to the device now.
+
+        ahead: steps that it still has to do before
+        """
         if self.due is None:
             return True
-        slack = self.due - self._clock()
+        slack = self.due - self._clock() - ahead * self._cost
         if self.budget.mode == "fixed":
             return slack > 0
         return slack > 0 and slack - self.budget.margin >= self._cost

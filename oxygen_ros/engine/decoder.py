@@ -45,10 +45,11 @@ class Decoder:
         # Marks behind the steps that the device still has to do.
         self._running: list[torch.cuda.Event] | None = [] if on_cuda else None
 
-    def run(self, plan: StepPlan, most: int, may_go_on: Callable[[], bool]) -> int:
+    def run(self, plan: StepPlan, most: int, may_go_on: Callable[[int], bool]) -> int:
         """Run the plan once, or up to `most` times where it repeats; returns the steps run.
 
-        may_go_on: asked before every repetition; False when the budget's time is over.
+        may_go_on: asked before every repetition, with the steps that the device still has to do; False when
+                   the budget's time is over.
         """
         self._scheduler.write(plan, self.rows, self._written)
         self.rows.block.copy_(self._staging, non_blocking=True)
@@ -66,7 +67,7 @@ class Decoder:
         self._costs.record(plan.rows, (self._clock() - started) / steps)
         return steps
 
-    def _repeat(self, plan: StepPlan, most: int, may_go_on: Callable[[], bool]) -> int:
+    def _repeat(self, plan: StepPlan, most: int, may_go_on: Callable[[int], bool]) -> int:
         rows = self.rows
         live = slice(0, rows.count)
         picks: list[torch.Tensor] = []
@@ -85,13 +86,14 @@ class Decoder:
             self._running.clear()
         return len(picks)
 
-    def _keep_pace(self, may_go_on: Callable[[], bool]) -> bool:
+    def _keep_pace(self, may_go_on: Callable[[int], bool]) -> bool:
         """Stay at most one step ahead of the device, so that a due tick waits for no more."""
-        if self._running is not None:
-            self._running.append(torch.cuda.current_stream(self._model.device).record_event())
-            if len(self._running) > 1:
-                self._running.pop(0).synchronize()
-        return may_go_on()
+        if self._running is None:
+            return may_go_on(0)
+        self._running.append(torch.cuda.current_stream(self._model.device).record_event())
+        if len(self._running) > 1:
+            self._running.pop(0).synchronize()
+        return may_go_on(len(self._running))
 
     def _choose(self, plan: StepPlan, logits: torch.Tensor) -> list[int]:
         chosen = choose_greedy(logits)

@@ -209,6 +209,9 @@ class Engine:
             )
         try:
             prefix = self.model.encode(inputs, slot)
+            if self.model.device.type == "cuda":
+                # Else the next phase would be told to have taken what this one did; nothing else is to do.
+                torch.cuda.current_stream(self.model.device).synchronize()
         except BaseException:
             self.frames.release(slot)
             raise

@@ -175,14 +175,14 @@ class Texts:
         for arrival in self.arrivals.in_order():
             request = self._start(arrival)
             while plan := self._plan(budget, only=request):
-                self._step(plan, max(budget.steps, 1), lambda: True, phases)
+                self._step(plan, max(budget.steps, 1), lambda _: True, phases)
             self._retire()
 
     def _plan(self, budget: Budget, only: TextRequest | None = None) -> StepPlan | None:
         # The row tensors were sized by the capacity; a budget may be larger, and says "at most".
         return self.scheduler.plan(min(budget.rows, self._max_rows), only)
 
-    def _step(self, plan: StepPlan, most: int, may_go_on: Callable[[], bool], phases: Phases) -> int:
+    def _step(self, plan: StepPlan, most: int, may_go_on: Callable[[int], bool], phases: Phases) -> int:
         """Run a plan, up to `most` times where it repeats; returns the steps run."""
         steps = self.decoder.run(plan, most, may_go_on)
         self._counters.decode_steps += steps

@@ -42,7 +42,7 @@ def rotate(x: torch.Tensor, turn: Turn) -> torch.Tensor:
     Three passes over the numbers: the halves are not taken apart and put together again.
     """
     cos, sin = turn
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
+    return torch.addcmul(x.roll(x.shape[-1] // 2, dims=-1).mul_(sin), x, cos)
 
 
 def rms_norm(

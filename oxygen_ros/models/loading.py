@@ -87,12 +87,20 @@ def check_device(name: str) -> torch.device:
         raise ModelError(f'device "{name}": there are {torch.cuda.device_count()} CUDA devices')
     major, minor = torch.cuda.get_device_capability(device)
     built_for = torch.cuda.get_arch_list()
-    if not any(arch in built_for for arch in (f"sm_{major}{minor}", f"compute_{major}{minor}")) and not any(
-        arch.startswith(f"sm_{major}") and int(arch.removeprefix("sm_").rstrip("af")) <= 10 * major + minor
-        for arch in built_for
-    ):
+    if not any(runs_on(arch, major, minor) for arch in built_for):
         raise ModelError(
             f'device "{name}" is sm_{major}{minor}, this torch is built for {", ".join(built_for)}: '
             f"install a torch build for sm_{major}{minor}"
         )
     return device
+
+
+def runs_on(arch: str, major: int, minor: int) -> bool:
+    """Whether code built for `arch` runs on a device: binaries within a major version, PTX on newer ones."""
+    kind, _, digits = arch.rstrip("af").partition("_")
+    if not digits.isdigit():
+        return False
+    built = divmod(int(digits), 10)
+    if kind == "compute":
+        return built <= (major, minor)
+    return built[0] == major and built[1] <= minor

@@ -20,6 +20,7 @@ from ament_index_python.packages import PackageNotFoundError, get_package_share_
 from oxygen_ros.engine import MODES, Engine, Load, Session, plan_capacity
 from oxygen_ros.models import LoadInterrupted
 from oxygen_ros.models.interface import Model
+from oxygen_ros.models.loading import runs_on
 from oxygen_ros.node.parameters import ParameterProblem
 from oxygen_ros.node.settings import Robot, Settings
 from oxygen_ros.node.warmup import Latency, make_observation, make_previous, warm_up
@@ -191,22 +192,11 @@ def check_device(name: str) -> None:
         )
     major, minor = torch.cuda.get_device_capability(device)
     built = torch.cuda.get_arch_list()
-    if not any(_runs_on(arch, major, minor) for arch in built):
+    if not any(runs_on(arch, major, minor) for arch in built):
         raise ParameterProblem(
             f"torch {torch.__version__} was built for {', '.join(built)}, but {name} "
             f"({torch.cuda.get_device_name(device)}) is sm_{major}{minor}; install a torch build for it"
         )
-
-
-def _runs_on(arch: str, major: int, minor: int) -> bool:
-    """Whether code built for `arch` runs on a device: binaries within a major version, PTX on newer ones."""
-    kind, _, digits = arch.rstrip("af").partition("_")
-    if not digits.isdigit():
-        return False
-    built = divmod(int(digits), 10)
-    if kind == "compute":
-        return built <= (major, minor)
-    return built[0] == major and built[1] <= minor
 
 
 def _check_texts(settings: Settings, model: Model) -> None:

@@ -151,6 +151,20 @@ def test_the_first_step_of_all_is_granted_unmeasured() -> None:
     assert late.grants(1) == 0
 
 
+@pytest.mark.parametrize(("mode", "latest"), [("fixed", 0.09), ("deadline", 0.075)])
+def test_a_step_that_the_device_still_has_to_do_counts(mode: str, latest: float) -> None:
+    """Steps of 10 ms, one ahead, due in 100 ms: one more begins before that, or ends before the margin."""
+    costs, clock = StepCosts(), FakeClock()
+    costs.record(1, 0.01)
+    meter = Meter(Budget(steps=9, mode=mode, margin=0.005), clock.now + 0.1, costs, clock)
+    assert meter.grants(1) == 9
+    clock.sleep(latest - 1e-6)
+    assert meter.may_go_on(1)
+    clock.sleep(2e-6)
+    assert not meter.may_go_on(1)
+    assert meter.may_go_on(0), "with nothing ahead there is time for one"
+
+
 # -- costs ---------------------------------------------------------------------------------------
 
 

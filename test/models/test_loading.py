@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from oxygen_ros.models import ModelError, load_model
 from oxygen_ros.models.loading import check_device
@@ -191,3 +192,33 @@ def test_cuda_where_there_is_none(monkeypatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ModelError, match=r'device "cuda:1": this torch .* sees no CUDA device; use "cpu"'):
         check_device("cuda:1")
+
+
+@pytest.mark.parametrize(
+    ("built", "capability", "runs"),
+    [
+        ("sm_90", (9, 0), True),
+        ("sm_86", (8, 9), True),
+        ("sm_90", (8, 9), False),
+        ("sm_90", (10, 0), False),
+        ("sm_110a", (11, 0), True),
+        ("compute_90", (11, 0), True),
+        ("compute_120", (11, 0), False),
+        ("gfx90a", (9, 0), False),
+    ],
+)
+def test_a_gpu_needs_code_that_runs_on_it(
+    monkeypatch, built: str, capability: tuple[int, int], runs: bool
+) -> None:
+    for name, answer in (
+        ("is_available", True),
+        ("device_count", 1),
+        ("get_device_capability", capability),
+        ("get_arch_list", [built]),
+    ):
+        monkeypatch.setattr(f"torch.cuda.{name}", lambda *_, answer=answer: answer)
+    if runs:
+        assert check_device("cuda:0") == torch.device("cuda", 0)
+        return
+    with pytest.raises(ModelError, match=f"this torch is built for {built}: install"):
+        check_device("cuda:0")
