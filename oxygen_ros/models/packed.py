@@ -95,7 +95,8 @@ def pack(network: nn.Module) -> str:
     Returns why it stays slower than it need be; "" when it does not. On GPUs nothing is done.
     """
     lacks = False
-    for parent in list(network.modules()):
+    # Nothing here holds on to a layer that is replaced: its weights go before the next one's are copied.
+    for parent in [module for module in network.modules() if not isinstance(module, nn.Linear)]:
         for name, layer in list(parent.named_children()):
             if not isinstance(layer, nn.Linear) or layer.weight.device.type != "cpu":
                 continue

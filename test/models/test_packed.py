@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -148,6 +149,20 @@ def test_every_number_of_rows_was_met_before_the_first_tick(monkeypatch) -> None
         model.encode(model.process(observe(tick)), 0)
     assert met
     assert met <= first
+
+
+def test_a_layers_weights_are_gone_before_the_next_ones_are_copied(monkeypatch) -> None:
+    """A full-size network would otherwise take its memory twice."""
+    try_packing, before = packed._try_packing, []
+
+    def watch(layer: nn.Linear) -> nn.Module | None:
+        assert all(weight() is None for weight in before)
+        before.append(weakref.ref(layer.weight))
+        return try_packing(layer)
+
+    monkeypatch.setattr(packed, "_try_packing", watch)
+    make_network(dtype=torch.bfloat16).pack()
+    assert len(before) > 30
 
 
 # -- builds without ------------------------------------------------------------------------------
