@@ -97,7 +97,8 @@ def pack(network: nn.Module) -> str:
     lacks = False
     # Nothing here holds on to a layer that is replaced: its weights go before the next one's are copied.
     for parent in [module for module in network.modules() if not isinstance(module, nn.Linear)]:
-        for name, layer in list(parent.named_children()):
+        for name in [name for name, _ in parent.named_children()]:
+            layer = parent.get_submodule(name)
             if not isinstance(layer, nn.Linear) or layer.weight.device.type != "cpu":
                 continue
             if layer.weight.dtype == torch.float32 and layer.weight.numel() <= _LARGEST_BY_INPUT:
