@@ -28,11 +28,15 @@ _CLOSE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 class PackedLinear(nn.Module):
     """A linear layer, with or without a GELU behind it; not for training."""
 
+    _bias: torch.Tensor | None
+    _weight: torch.Tensor
+
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, gelu: bool = False) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self._bias = None if bias is None else bias.detach()
-        self._weight = _lay_out(weight)
+        # Buffers, so that those who count a network's memory find them; no state to be saved.
+        self.register_buffer("_bias", None if bias is None else bias.detach(), persistent=False)
+        self.register_buffer("_weight", _lay_out(weight), persistent=False)
         self._tails: dict[int, torch.Tensor] = {}
         self._gelu = gelu
         self._linear = torch.ops.mkldnn._linear_pointwise

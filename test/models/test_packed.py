@@ -151,6 +151,15 @@ def test_every_number_of_rows_was_met_before_the_first_tick(monkeypatch) -> None
     assert met <= first
 
 
+def test_a_packed_network_takes_as_much_memory_and_has_no_state_to_save() -> None:
+    def count(network: Network) -> int:
+        return sum(tensor.nbytes for tensor in (*network.parameters(), *network.buffers()))
+
+    ours, plain = packed_and_plain(torch.bfloat16)
+    assert count(ours) == count(plain)
+    assert not [name for name in ours.state_dict() if "qkv" in name]
+
+
 def test_a_layers_weights_are_gone_before_the_next_ones_are_copied(monkeypatch) -> None:
     """A full-size network would otherwise take its memory twice."""
     try_packing, before = packed._try_packing, []
