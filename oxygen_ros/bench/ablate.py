@@ -12,11 +12,8 @@ Beside each component stands the time of its linear layers alone. That all ways 
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +22,7 @@ from oxygen_ros.bench.floor import decode_products, denoise_products, make_run, 
 from oxygen_ros.bench.plain import Plain, Ways
 from oxygen_ros.bench.race import Race
 from oxygen_ros.bench.robots import suffix_of
-from oxygen_ros.bench.setup import Setup, Shared
+from oxygen_ros.bench.setup import Shared
 from oxygen_ros.bench.texts import GatheringPool, TextLane, one_row_each, steady_rows
 from oxygen_ros.models.interface import Capacity
 from oxygen_ros.models.pi05.model import Pi05
@@ -47,8 +44,11 @@ class Gain:
     ratio: float
 
 
-def ablate(shared: Shared, dtype: str, *, rounds: int, beat: Beat = lambda _: None) -> dict[str, Any]:
-    """The JSON's `ablation` entry of one dtype: speed-ups, components against their floors, speculation."""
+def ablate(
+    shared: Shared, dtype: str, *, rounds: int, found: list[dict[str, Any]], beat: Beat = lambda _: None
+) -> None:
+    """Append the JSON's `ablation` entry of one dtype to `found`: speed-ups, components against their floors,
+    speculation. Interrupted, it is made of the rounds that were complete."""
     model = shared.model(dtype)
     model.allocate(_capacity(ROWS[-1]))
     race = Race(shared.device)
@@ -56,7 +56,27 @@ def ablate(shared: Shared, dtype: str, *, rounds: int, beat: Beat = lambda _: No
     _add_floors(race, shared, dtype)
     _add_decode(race, shared, model)
     _add_device_programs(race, shared, dtype)
-    race.run(rounds, beat)
+    texts: _Texts | None = None
+    try:
+        race.run(rounds, beat)
+        texts = _Texts(shared, dtype)
+        texts.run(rounds, beat)
+    finally:
+        if race.rounds:
+            gains = _gains(race, ladder, shared.device) + (texts.gains() if texts else [])
+            found.append(
+                {
+                    "dtype": dtype,
+                    "clock": race.clock,
+                    "rounds": race.rounds,
+                    "gains": [asdict(gain) for gain in gains],
+                    "floors": _floors(race),
+                    "speculation": texts.speculation() if texts else None,
+                }
+            )
+
+
+def _gains(race: Race, ladder: list[str], device: torch.device) -> list[Gain]:
     for rung in (*ladder, "served"):
         race.sums({f"chunk, {rung}": (f"prefill, {rung}", f"denoise, {rung}")})
     gains = [
@@ -68,18 +88,10 @@ def ablate(shared: Shared, dtype: str, *, rounds: int, beat: Beat = lambda _: No
     most = ROWS[-1]
     gains.append(_gain(race, "pools without gathering", f"decode of {most}", "gathered", f"decode {most}"))
     gains.append(_gain(race, "one step for all texts", f"decode of {most}", "one by one", f"decode {most}"))
-    if shared.device.type == "cuda":
+    if device.type == "cuda":
         for what in ("prefill", "denoise", f"decode {most}"):
             gains.append(_gain(race, "device programs", what, f"{what}, launched", f"{what}, recorded"))
-    text_gains, speculation = _run_texts(shared, dtype, rounds, beat)
-    return {
-        "dtype": dtype,
-        "clock": race.clock,
-        "rounds": rounds,
-        "gains": [asdict(gain) for gain in gains + text_gains],
-        "floors": _floors(race),
-        "speculation": speculation,
-    }
+    return gains
 
 
 def show(entry: dict[str, Any]) -> str:
@@ -94,11 +106,11 @@ def show(entry: dict[str, Any]) -> str:
     lines += [
         f"  {f['name']:20s} {f['ms']:8.1f} {f['floor_ms']:20.1f} {f['ratio']:6.2f}" for f in entry["floors"]
     ]
-    s = entry["speculation"]
-    lines.append(
-        f"  speculation, texts that repeat: {s['tokens_per_step']:.2f} tokens per request and decode step "
-        f"(without: {s['tokens_per_step_without']:.2f}), texts the same: {s['same_texts']}"
-    )
+    if s := entry["speculation"]:
+        lines.append(
+            f"  speculation, texts that repeat: {s['tokens_per_step']:.2f} tokens per request and decode "
+            f"step (without: {s['tokens_per_step_without']:.2f}), texts the same: {s['same_texts']}"
+        )
     return "\n".join(lines)
 
 
@@ -209,67 +221,51 @@ def _floors(race: Race) -> list[dict[str, Any]]:
 # -- whole texts ---------------------------------------------------------------------------------
 
 
-def _run_texts(shared: Shared, dtype: str, rounds: int, beat: Beat) -> tuple[list[Gain], dict[str, Any]]:
+class _Texts:
     """Ticks with one text each over a scene that stands still, so that texts repeat."""
-    frames = -(-TOKENS // STEPS) + 2
-    capacity = Capacity(frames, frames, TOKENS + 2 + DRAFT, 64)
 
-    def lane(**options: Any) -> TextLane:
-        model = shared.model(dtype)
-        return TextLane(model, capacity, shared.still_scene, suffix_of(2), TOKENS, STEPS, **options)
+    def __init__(self, shared: Shared, dtype: str) -> None:
+        self._frames = -(-TOKENS // STEPS) + 2
+        capacity = Capacity(self._frames, self._frames, TOKENS + 2 + DRAFT, 64)
 
-    lanes = {
-        "host": lane(repeat=False),
-        "device": lane(repeat=True),
-        "drafts": lane(repeat=False, draft=DRAFT),
-    }
-    race = Race(shared.device)
-    for name, ready in lanes.items():
-        for _ in range(frames):  # as many texts under way as there will be
-            ready.tick()
-        ready.finished.clear()
-        ready.texts.clear()
-        race.add(name, ready.tick)
-    race.run(max(rounds, frames), beat)
-    gains = [
-        _gain(race, "greedy steps fed on the device", "tick with text", "host", "device"),
-        _gain(race, "drafts from the last text of the kind", "tick with text", "host", "drafts"),
-    ]
-    drafts, host = lanes["drafts"], lanes["host"]
-    return gains, {
-        "draft": DRAFT,
-        "tokens_per_step": drafts.tokens_per_step(),
-        "tokens_per_step_without": host.tokens_per_step(),
-        "same_texts": set(drafts.texts) == set(host.texts) == set(lanes["device"].texts),
-    }
+        def lane(**options: Any) -> TextLane:
+            model = shared.model(dtype)
+            return TextLane(model, capacity, shared.still_scene, suffix_of(2), TOKENS, STEPS, **options)
 
+        self._lanes = {
+            "host": lane(repeat=False),
+            "device": lane(repeat=True),
+            "drafts": lane(repeat=False, draft=DRAFT),
+        }
+        self._race = Race(shared.device)
 
-def main() -> None:
-    """The part of `oxygen_bench` that is asked for by `--ablate`, alone."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--preset", default="pi05_mini")
-    parser.add_argument("--robot", default="libero")
-    parser.add_argument("--dtype", default="float32,bfloat16", help="one or more, commas between")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    try:
-        setup = Setup(
-            preset=given.preset, robot=given.robot, dtypes=tuple(given.dtype.split(",")), device=given.device
-        )
-    except ValueError as error:
-        parser.error(str(error))
-    shared = Shared.make(setup)
-    entries = []
-    for dtype in setup.dtypes:
-        entries.append(ablate(shared, dtype, rounds=given.rounds))
-        print(show(entries[-1]), flush=True)
-    if given.json:
-        given.json.write_text(json.dumps({"ablation": entries}, indent=1), encoding="utf-8")
+    def run(self, rounds: int, beat: Beat) -> None:
+        """Fill every lane with as many texts as will be under way, then let them tick in turn."""
+        for name, ready in self._lanes.items():
+            for _ in range(self._frames):
+                ready.tick()
+            ready.finished.clear()
+            ready.texts.clear()
+            self._race.add(name, ready.tick)
+        self._race.run(max(rounds, self._frames), beat)
 
+    def gains(self) -> list[Gain]:
+        """None before the first complete round."""
+        if not self._race.rounds:
+            return []
+        return [
+            _gain(self._race, "greedy steps fed on the device", "tick with text", "host", "device"),
+            _gain(self._race, "drafts from the last text of the kind", "tick with text", "host", "drafts"),
+        ]
 
-if __name__ == "__main__":
-    main()
+    def speculation(self) -> dict[str, Any] | None:
+        """What drafts save; None before the first complete round."""
+        if not self._race.rounds:
+            return None
+        drafts, host = self._lanes["drafts"], self._lanes["host"]
+        return {
+            "draft": DRAFT,
+            "tokens_per_step": drafts.tokens_per_step(),
+            "tokens_per_step_without": host.tokens_per_step(),
+            "same_texts": set(drafts.texts) == set(host.texts) == set(self._lanes["device"].texts),
+        }

@@ -138,23 +138,27 @@ class _Lane:
 
     def __init__(self, shared: Shared, run: BurstRun, margin: float) -> None:
         setup = shared.setup
-        n, k = setup.n[0], max(setup.k[0], 1)
+        k = setup.k[0]
         self.run = run
         self._scene = shared.scene
         self._schedule = draw_schedule(
-            run.arrivals, WARM_UP + setup.ticks, n, setup.requests,
+            run.arrivals, WARM_UP + setup.ticks, setup.n[0], setup.requests,
             burst_every=setup.burst_every, seed=setup.seed,
         )  # fmt: skip
         model = shared.model(setup.dtypes[0])
-        slots = _slots(self._schedule, n, k, setup.suffix_tokens)
+        slots = _slots(self._schedule, k, setup.suffix_tokens)
         self.engine = Engine(model, slots, seed=setup.seed, clock=self._now)
         model.record(model.process(shared.scene.at(0)))
-        self._task = TextTask(
-            kind="bench",
-            prompt=suffix_of(setup.suffix_tokens),
-            max_tokens=n,
-            max_age=_PATIENCE * math.ceil(n / k),
-        )
+        prompt = suffix_of(setup.suffix_tokens)
+        self._tasks = {
+            tokens: TextTask(
+                kind="bench",
+                prompt=prompt,
+                max_tokens=tokens,
+                max_age=_PATIENCE * math.ceil(tokens / k),
+            )
+            for tokens in {tokens for asked in self._schedule for tokens in asked}
+        }
         self._budget = run.budget and Budget(steps=k, rows=MAX_ROWS, mode=run.budget, margin=margin)
         self._stood = 0.0  # how long the clock has stood still [s]
         self._stopped_at = self._now()
@@ -173,8 +177,8 @@ class _Lane:
             with engine.observe(self._scene.at(tick)) as frame:
                 engine.act(frame)
                 acted = self._now()
-                for _ in self._schedule[tick] if self._budget else ():
-                    engine.ask(frame, self._task)
+                for tokens in self._schedule[tick] if self._budget else ():
+                    engine.ask(frame, self._tasks[tokens])
             texts = engine.advance(self._budget, self._due) if self._budget else []
             told = self._now()
             if tick >= WARM_UP:
@@ -193,9 +197,13 @@ class _Lane:
         return time.monotonic() - self._stood
 
 
-def _slots(schedule: Sequence[Sequence[int]], n: int, k: int, suffix: int) -> Capacity:
+def _slots(schedule: Sequence[Sequence[int]], k: int, suffix: int) -> Capacity:
     """Slots as if every tick granted k steps, up to the rows of one step: beyond, texts are refused."""
-    life = math.ceil(n / k)
-    flying = [sum(map(len, schedule[max(0, t - life + 1) : t + 1])) for t in range(len(schedule))]
-    texts = min(max(flying), MAX_ROWS)
-    return Capacity(min(texts, life) + 1, texts, suffix + n, MAX_ROWS)
+    flying = [0] * len(schedule)
+    for tick, asked in enumerate(schedule):
+        for tokens in asked:
+            for later in range(tick, min(tick + math.ceil(tokens / k), len(schedule))):
+                flying[later] += 1
+    longest = max((n for asked in schedule for n in asked), default=1)
+    texts = min(max(*flying, 1), MAX_ROWS)
+    return Capacity(min(texts, math.ceil(longest / k)) + 1, texts, suffix + longest, MAX_ROWS)

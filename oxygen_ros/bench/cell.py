@@ -18,7 +18,7 @@ from oxygen_ros.bench.components import Components, Samples
 from oxygen_ros.bench.lane import Lane, TickSample
 from oxygen_ros.bench.predict import Costs
 from oxygen_ros.bench.robots import Scene, suffix_of
-from oxygen_ros.bench.setup import Shared
+from oxygen_ros.bench.setup import Setup, Shared
 from oxygen_ros.bench.workload import Plan, Shape, draw_schedule, fill_ticks, make_plan
 from oxygen_ros.engine.counters import Counters
 from oxygen_ros.models.interface import ROW_BUCKETS, Capacity
@@ -28,6 +28,9 @@ from oxygen_ros.observation import Observation
 _MOST_SHAPES = 6
 # Ticks that a mode without requests in flight needs before it is measured.
 _FIRST_TICKS = 2
+
+# Ticks after the measured ones that the picture's is the shortest of.
+_TRACES = 3
 
 Beat = Callable[[str], None]
 """Told what is being done, for a progress bar."""
@@ -59,6 +62,24 @@ class Track:
     finished: int = 0
 
 
+def plan_cell(
+    setup: Setup, n: int, k: int, *, draft: int = 0
+) -> tuple[list[list[int]], dict[tuple[str, int], Plan]]:
+    """What is asked for at each tick, and the work of each mode, without and with drafts.
+
+    Raises ValueError when more is in flight at once than one decode step has rows for.
+    """
+    schedule = draw_schedule(
+        setup.arrivals, _warm_up_ticks(setup, n, k) + setup.ticks + _TRACES, n, setup.requests,
+        burst_every=setup.burst_every, seed=setup.seed,
+    )  # fmt: skip
+    return schedule, {
+        (mode, d): make_plan(mode, schedule, k, setup.suffix_tokens, draft=d)
+        for mode in dict.fromkeys(("isolated", *setup.modes))
+        for d in {0, draft}
+    }
+
+
 class Cell:
     """N tokens a text, k decode steps a tick, all modes of a setup."""
 
@@ -69,19 +90,10 @@ class Cell:
         self.draft = draft
         setup = shared.setup
         self.scene: Scene = shared.still_scene if draft else shared.scene
-        self._warm = max(fill_ticks(n, k, setup.arrivals, setup.burst_every) + 1, _FIRST_TICKS)
+        self._warm = _warm_up_ticks(setup, n, k)
         self._prompt = suffix_of(setup.suffix_tokens)
-        self.schedule = draw_schedule(
-            setup.arrivals, self._warm + setup.ticks + 1, n, setup.requests,
-            burst_every=setup.burst_every, seed=setup.seed,
-        )  # fmt: skip
-        modes = dict.fromkeys(("isolated", *setup.modes))
-        # Said before anything is built: a workload that does not fit.
-        self._plans = {
-            (mode, d): make_plan(mode, self.schedule, k, setup.suffix_tokens, draft=d)
-            for mode in modes
-            for d in {0, draft}
-        }
+        self.schedule, self._plans = plan_cell(setup, n, k, draft=draft)
+        self.traced_texts = 0
         self.tracks: list[Track] = []
         self.samples: dict[tuple[str, Capacity], Samples] = {}
         self.rounds = 0
@@ -101,10 +113,19 @@ class Cell:
                 self._round(index)
         beat(f"N {self.n}, k {self.k}: the last texts")
         for track in self.tracks:
-            track.timeline = track.lane.trace(*self._inputs(self.rounds))
+            self._trace(track)
             if self.k:
                 track.lane.drain()
         self.complete = True
+
+    def _trace(self, track: Track) -> None:
+        """The tick of the picture: of those that ask for most, the one that the machine disturbed least."""
+        ticks = [self._inputs(self.rounds + number) for number in range(_TRACES)]
+        self.traced_texts = max(len(asked) for _, _, asked in ticks)
+        traces = [(track.lane.trace(*inputs), len(inputs[2])) for inputs in ticks]
+        track.timeline = min(
+            (calls for calls, asked in traces if asked == self.traced_texts), key=lambda calls: calls[-1][2]
+        )
 
     def costs(self, track: Track) -> Costs:
         """The components that explain a track, medians over the rounds."""
@@ -199,6 +220,10 @@ def quiet() -> Iterator[None]:
     finally:
         gc.enable()
         gc.unfreeze()
+
+
+def _warm_up_ticks(setup: Setup, n: int, k: int) -> int:
+    return max(fill_ticks(n, k, setup.arrivals, setup.burst_every) + 1, _FIRST_TICKS)
 
 
 def _shapes(plan: Plan) -> list[Shape]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pictures of a run: text against actions for every mode, one tick of each, ticks in real time.
 
-Here lives drawing; what is drawn is in the JSON too.
+Here lives drawing; what is drawn is in the JSON too, but for the lateness of every single tick.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from oxygen_ros.bench.bursts import LATE, BurstRun
 
@@ -46,10 +47,15 @@ def draw(document: dict[str, Any], file: Path) -> None:
 
 
 def _draw_trade_off(axes: Axes, runs: list[dict[str, Any]]) -> None:
-    """One line per mode, dtype and N, along k; up and to the right is better."""
+    """One line per mode, dtype and N, along k; up and to the right is better.
+
+    Isolated and shared do not depend on k. Those that do lie on one ray for each N: the best mode's points
+    say N and k, the other's k only, on the other side.
+    """
     lines: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for run in runs:
         lines.setdefault((run["mode"], run["dtype"], run["n"]), []).append(run)
+    best = next(mode for mode in reversed(_MODES) if any(run["mode"] == mode for run in runs))
     for (mode, dtype, _), members in lines.items():
         members = sorted(members, key=lambda run: run["k"])
         x = [run["tokens_per_s"] for run in members]
@@ -57,12 +63,13 @@ def _draw_trade_off(axes: Axes, runs: list[dict[str, Any]]) -> None:
         style = "--" if dtype == "bfloat16" else "-"
         axes.plot(x, y, style, marker="o", markersize=3, color=_MODES[mode], linewidth=1)
         for run, at_x, at_y in zip(members, x, y, strict=True):
-            if mode == "isolated":
-                continue  # k changes nothing there
+            if mode != best and mode in ("isolated", "shared"):
+                continue
             axes.annotate(
-                f"N{run['n']} k{run['k']}",
+                f"N{run['n']} k{run['k']}" if mode == best else f"k{run['k']}",
                 (at_x, at_y),
-                xytext=(3, 3),
+                xytext=(-4, 3) if mode == best else (4, -6),
+                ha="right" if mode == best else "left",
                 textcoords="offset points",
                 fontsize=6,
             )
@@ -88,9 +95,13 @@ def _draw_phases(axes: Axes, timeline: dict[str, Any]) -> None:
     axes.set_xlabel("ms; the black bar: the chunk leaves")
     axes.legend(
         handles=[Patch(color=_CALLS[name], label=label) for name, label in _SHOWN.items()],
-        frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0.4, 1),
+        frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0.42, 1),
     )  # fmt: skip
-    axes.set_title(f"one tick, N {timeline['n']}, k {timeline['k']}, {timeline['dtype']}", loc="left")
+    axes.set_title(
+        f"one tick that asks for {timeline['asked']}, N {timeline['n']}, k {timeline['k']}, "
+        f"{timeline['dtype']}",
+        loc="left",
+    )
 
 
 def draw_bursts(runs: Sequence[BurstRun], file: Path, title: str) -> None:
@@ -105,7 +116,8 @@ def draw_bursts(runs: Sequence[BurstRun], file: Path, title: str) -> None:
             flying.fill_between(
                 range(len(run.live)), run.live, color="#0b84a5", alpha=0.2, linewidth=0, step="mid"
             )
-            flying.set_ylim(bottom=0)
+            flying.set_ylim(0, 1.05 * max(*run.live, 1))
+            flying.yaxis.set_major_locator(MaxNLocator(integer=True))
             flying.set_ylabel("texts in flight", color="#0b84a5")
             axes.plot(percent, ".", markersize=2, color="#333333")
             axes.axhline(100 * LATE, color="#c0392b", linewidth=0.8)

@@ -19,12 +19,12 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from oxygen_ros.bench.ablate import ablate
 from oxygen_ros.bench.baseline import measure_baseline
 from oxygen_ros.bench.bursts import BUDGETS, BurstRun, find_period, run_bursts
-from oxygen_ros.bench.cell import Beat, Cell
+from oxygen_ros.bench.cell import Beat, Cell, plan_cell
 from oxygen_ros.bench.device import describe
 from oxygen_ros.bench.draw import draw, draw_bursts
 from oxygen_ros.bench.options import Options, parse
 from oxygen_ros.bench.predict import Costs, choices, recommend
-from oxygen_ros.bench.record import Record
+from oxygen_ros.bench.record import Record, Unwritable
 from oxygen_ros.bench.report import show
 from oxygen_ros.bench.setup import Shared
 from oxygen_ros.bench.stopping import Signals, Stopped
@@ -56,9 +56,10 @@ def measure(options: Options, record: Record, shared: Shared, beat: Beat) -> Non
 def measure_ablation(options: Options, record: Record, shared: Shared, beat: Beat) -> None:
     """Each speed-up without and with it, for every dtype."""
     for dtype in options.setup.dtypes:
-        entry = ablate(shared, dtype, rounds=options.setup.ticks, beat=beat)
-        record.document["ablation"].append(entry)
-        record.write(options.json)
+        try:
+            ablate(shared, dtype, rounds=options.setup.ticks, found=record.document["ablation"], beat=beat)
+        finally:
+            record.write(options.json)
 
 
 def measure_bursts(options: Options, record: Record, shared: Shared, beat: Beat) -> None:
@@ -125,6 +126,10 @@ def _run(options: Options, command: str, signals: Signals) -> int:
             console=Console(stderr=True), transient=True,
         ) as progress:  # fmt: skip
             bar = progress.add_task(f"drawing the weights of {options.setup.preset}")
+            if not (options.ablate or options.deadline):
+                # Said before anything is built: a workload that does not fit.
+                for n, k in options.setup.cells:
+                    plan_cell(options.setup, n, k, draft=options.setup.draft)
             shared = Shared.make(options.setup)
             record = Record(options.setup, describe(shared.device), shared.energy.source, command)
             work = measure_ablation if options.ablate else measure_bursts if options.deadline else measure
@@ -135,22 +140,32 @@ def _run(options: Options, command: str, signals: Signals) -> int:
     except ValueError as error:
         print(f"oxygen_bench: {error}", file=sys.stderr)
         return 2
+    except Unwritable as error:
+        print(f"oxygen_bench: {error}; what was measured until then is shown", file=sys.stderr)
+        code = 2
     signals.ignore()
     if record is None:
         return code
-    record.write(options.json)
     console = Console()
-    if not console.is_terminal:
-        console.width = 120  # a file has no width; these tables need this much
+    console.width = max(console.width, 120)  # these tables need this much: a narrow terminal wraps lines
     show(console, record.document)
-    if options.png and record.document["runs"]:
-        draw(record.document, options.png)
-    if options.png and record.bursts:
-        draw_bursts(record.bursts, options.png, f"{options.setup.preset}, {record.document['device']}")
+    try:
+        record.write(options.json)
+        _draw(options, record)
+    except (Unwritable, OSError) as error:
+        print(f"oxygen_bench: {error}", file=sys.stderr)
+        code = code or 2
     wrong = record.document["outputs_equal"] is False or not all(
         run["counts_as_expected"] for run in record.document["runs"]
     )
     return code or int(wrong)
+
+
+def _draw(options: Options, record: Record) -> None:
+    if options.png and record.document["runs"]:
+        draw(record.document, options.png)
+    if options.png and record.bursts:
+        draw_bursts(record.bursts, options.png, f"{options.setup.preset}, {record.document['device']}")
 
 
 if __name__ == "__main__":

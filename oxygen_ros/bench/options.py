@@ -7,15 +7,14 @@ Here lives parsing only. The settings' own rules are `setup`'s.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from oxygen_ros.bench.record import check_writable
 from oxygen_ros.bench.robots import ROBOTS
-from oxygen_ros.bench.setup import CLOCKS, Setup
+from oxygen_ros.bench.setup import CLOCKS, Setup, use_threads
 from oxygen_ros.bench.workload import ARRIVALS
 from oxygen_ros.engine.engine import MODES
 from oxygen_ros.models import ModelError
@@ -24,6 +23,15 @@ from oxygen_ros.models.pi05.config import PRESETS
 
 SWEEP_N = (5, 10, 20, 30)
 SWEEP_K = (1, 2, 5, 10)
+# What a kind of run has no use for: asked for all the same, it is refused rather than passed over.
+_TEXT = ("n", "k", "sweep", "requests", "arrivals", "burst_every", "suffix_tokens")
+_TABLES = ("modes", "speculate", "tick_ms", "no_components", "repeats", "clock")
+_PACE = ("period_ms", "margin_ms")
+_NO_USE = {
+    "--ablate": (*_TEXT, *_TABLES, *_PACE, "png"),
+    "--deadline": ("sweep", *_TABLES),
+    "a run without --deadline": _PACE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +60,19 @@ def parse(arguments: Sequence[str] | None) -> Options:
     given = parser.parse_args(arguments)
     sweep = given.sweep
     try:
-        if given.threads < 1 or given.repeats < 1 or given.margin_ms < 0:
-            raise ValueError("threads and repeats must be 1 or more, margin-ms not negative")
-        if given.ablate and given.deadline:
-            raise ValueError("--ablate and --deadline are runs of their own: one at a time")
+        _check_use(parser, given)
+        if given.repeats < 1:
+            raise ValueError(f"repeats must be 1 or more, got {given.repeats}")
         # Before the settings: which clock there is depends on it.
-        torch.set_num_threads(given.threads)
+        use_threads(given.threads)
         setup = Setup(
             preset=given.preset,
             robot=given.robot,
             modes=_names(given.modes),
             dtypes=_names(given.dtype),
             device=given.device,
-            n=_numbers("n", given.n) if given.n else (SWEEP_N if sweep else (30,)),
-            k=_numbers("k", given.k) if given.k else (SWEEP_K if sweep else (5,)),
+            n=(SWEEP_N if sweep else (30,)) if given.n is None else _numbers("n", given.n),
+            k=(SWEEP_K if sweep else (5,)) if given.k is None else _numbers("k", given.k),
             requests=given.requests,
             denoise_steps=given.denoise_steps,
             horizon=given.horizon,
@@ -79,15 +86,24 @@ def parse(arguments: Sequence[str] | None) -> Options:
             clock=given.clock,
         )
         for what, value in (("tick-ms", given.tick_ms), ("period-ms", given.period_ms)):
-            if value is not None and value <= 0:
+            if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{what} must be above 0, got {value}")
+        if not 0 <= given.margin_ms < math.inf:
+            raise ValueError(f"margin-ms must be 0 or more, got {given.margin_ms}")
         if given.ticks is not None and given.ticks < 1:
             raise ValueError(f"ticks must be 1 or more, got {given.ticks}")
         if not setup.cells:
-            raise ValueError(f"no k in {list(setup.k)} is as small as any N in {list(setup.n)}")
+            raise ValueError(
+                f"no k in {list(setup.k)} is as small as any N in {list(setup.n)}: more steps than a text "
+                f"has tokens do nothing; name a k of {max(setup.n)} or less"
+            )
+        if given.deadline:
+            _check_deadline(setup)
         for file in (given.json, given.png):
             if file is not None:
                 check_writable(file)
+        if given.json is not None and given.png is not None and given.json.resolve() == given.png.resolve():
+            raise ValueError(f"json and png are both {given.json}: name two files")
     except (ValueError, ModelError) as error:
         parser.error(str(error))
     return Options(
@@ -156,11 +172,35 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _check_use(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """Raise ValueError for an option that this kind of run would pass over."""
+    if given.ablate and given.deadline:
+        raise ValueError("--ablate and --deadline are runs of their own: one at a time")
+    kind = "--ablate" if given.ablate else "--deadline" if given.deadline else "a run without --deadline"
+    idle = [name for name in _NO_USE[kind] if getattr(given, name) != parser.get_default(name)]
+    if idle:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
+        raise ValueError(f"{names}: of no use to {kind}; leave out one or the other")
+    if given.no_components and given.tick_ms is not None:
+        raise ValueError("--tick-ms needs the components that --no-components leaves out: one or the other")
+
+
+def _check_deadline(setup: Setup) -> None:
+    """Raise ValueError for what ticks in real time cannot have: one N, k and dtype, and steps at all."""
+    for what, values in (("n", setup.n), ("k", setup.k), ("dtype", setup.dtypes)):
+        if len(values) > 1:
+            raise ValueError(f"--deadline takes one {what}, got {', '.join(map(str, values))}")
+    if setup.k == (0,):
+        raise ValueError("--deadline needs a k of 1 or more: it is the most steps that a tick may use, got 0")
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def _numbers(what: str, text: str) -> tuple[int, ...]:
+    if not text.strip():
+        return ()
     try:
         return tuple(dict.fromkeys(int(number) for number in text.split(",")))
     except ValueError:

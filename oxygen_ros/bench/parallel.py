@@ -13,6 +13,7 @@ Here lives that experiment, both processes and what they tell each other; a tick
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
 import shlex
@@ -33,7 +34,7 @@ from oxygen_ros.bench.lane import Lane
 from oxygen_ros.bench.record import check_writable, write_json
 from oxygen_ros.bench.results import spread
 from oxygen_ros.bench.robots import suffix_of
-from oxygen_ros.bench.setup import Setup, Shared
+from oxygen_ros.bench.setup import Setup, Shared, use_threads
 from oxygen_ros.bench.stopping import Signals, Stopped
 from oxygen_ros.bench.workload import MAX_ROWS
 from oxygen_ros.engine import Budget, Engine, TextTask
@@ -175,8 +176,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             preset=options.preset, robot=options.robot, dtypes=(options.dtype,), device=options.device,
             n=(options.n,), k=(1,), requests=options.requests,
         )  # fmt: skip
-        if options.seconds <= 0 or options.rounds < 1 or options.threads < 1:
-            raise ValueError("seconds must be above 0, rounds and threads 1 or more")
+        if not 0 < options.seconds < math.inf:
+            raise ValueError(f"seconds must be above 0, got {options.seconds}")
+        if options.rounds < 1:
+            raise ValueError(f"rounds must be 1 or more, got {options.rounds}")
+        use_threads(options.threads)
         if options.json:
             check_writable(options.json)
     except (ValueError, ModelError) as error:
@@ -186,7 +190,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    torch.set_num_threads(options.threads)
     command = ["python", "-m", "oxygen_ros.bench.parallel", *(arguments or sys.argv[1:])]
     with Signals() as signals:
         return _run(options, shlex.join(command), signals)

@@ -29,38 +29,47 @@ class Race:
         self._clock = time.thread_time if alone else time.perf_counter
         self.clock = "thread" if alone else "wall"
         self._works: dict[str, Work] = {}
-        self._seconds: dict[str, list[float]] = {}
+        self._seconds: list[dict[str, float]] = []  # of each complete round
 
     def add(self, name: str, work: Work) -> None:
         self._works[name] = work
-        self._seconds[name] = []
 
     @torch.inference_mode()
     def run(self, rounds: int, beat: Callable[[str], None] = lambda _: None) -> None:
-        """One round that is not counted, then `rounds`, forwards and backwards in turn."""
+        """One round that is not counted, then `rounds`, forwards and backwards in turn.
+
+        Interrupted, it keeps the rounds that were complete.
+        """
         for number in range(-1, rounds):
             beat(f"round {number + 1} of {rounds}")
             names = list(self._works)
+            seconds: dict[str, float] = {}
             for name in names if number % 2 else reversed(names):
                 self._wait()
                 started = self._clock()
                 self._works[name]()
                 self._wait()
-                if number >= 0:
-                    self._seconds[name].append(self._clock() - started)
+                seconds[name] = self._clock() - started
+            if number >= 0:
+                self._seconds.append(seconds)
+
+    @property
+    def rounds(self) -> int:
+        """Complete ones."""
+        return len(self._seconds)
 
     def ms(self, name: str) -> float:
         """The median [ms]."""
-        seconds = sorted(self._seconds[name])
+        seconds = sorted(row[name] for row in self._seconds)
         return seconds[len(seconds) // 2] * 1e3
 
     def ratio(self, name: str, other: str) -> float:
         """The median over the rounds of one work's time over another's."""
-        pairs = zip(self._seconds[name], self._seconds[other], strict=True)
-        ratios = sorted(a / b for a, b in pairs)
+        ratios = sorted(row[name] / row[other] for row in self._seconds)
         return ratios[len(ratios) // 2]
 
     def sums(self, groups: Mapping[str, tuple[str, ...]]) -> None:
         """Works made of others: their seconds are added round by round."""
         for name, parts in groups.items():
-            self._seconds[name] = [sum(row) for row in zip(*(self._seconds[p] for p in parts), strict=True)]
+            for row in self._seconds:
+                row[name] = sum(row[part] for part in parts)

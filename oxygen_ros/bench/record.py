@@ -25,6 +25,10 @@ from oxygen_ros.bench.results import (
 from oxygen_ros.bench.setup import Setup
 
 
+class Unwritable(Exception):
+    """The file for the results could be written when the run began and cannot be now; the text says why."""
+
+
 class Record:
     """What was measured so far."""
 
@@ -47,6 +51,7 @@ class Record:
             "speculation": [],
             "recommended_k": [],
             "deadline": [],
+            "left_out": [{"n": n, "k": k} for n, k in setup.left_out],
             "remarks": [],
             "ablation": [],
         }
@@ -78,6 +83,7 @@ class Record:
                 "n": cell.n,
                 "k": cell.k,
                 "dtype": first,
+                "asked": cell.traced_texts,
                 "calls": {
                     mode: [[name, start * 1e3, end * 1e3] for name, start, end in calls]
                     for mode, calls in self.timelines.items()
@@ -91,12 +97,18 @@ class Record:
             self.document["deadline"].append(figures)
 
     def write(self, file: Path | None) -> None:
-        if file is not None:
+        """Raises Unwritable when the file cannot be written any more."""
+        if file is None:
+            return
+        try:
             write_json(file, self.document)
+        except OSError as error:
+            raise Unwritable(f"{file} cannot be written: {error.strerror}") from None
 
 
 def write_json(file: Path, document: dict[str, Any]) -> None:
-    """Write a whole file or leave the old one: nobody ever reads half of it."""
+    """Write a whole file or leave the old one: nobody ever reads half of it. Raises OSError."""
+    file = file.resolve()  # what a link points to is replaced, not the link
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
@@ -111,9 +123,11 @@ def write_json(file: Path, document: dict[str, Any]) -> None:
 
 def check_writable(file: Path) -> None:
     """Raise ValueError now rather than after an hour of measuring."""
-    folder = file.parent
+    folder = file.resolve().parent
     if file.is_dir():
         raise ValueError(f"{file} is a folder: name a file in it")
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{file} is a device or a pipe, and would be replaced: name an ordinary file")
     if not folder.is_dir():
         raise ValueError(f"{file} cannot be written: folder {folder} does not exist")
     try:

@@ -28,7 +28,7 @@ def show(console: Console, document: dict[str, Any]) -> None:
     if document["speculation"]:
         console.print(speculation_table(document["speculation"]))
     if document["deadline"]:
-        console.print(bursts_table(document["deadline"]))
+        console.print(bursts_tables(document["deadline"]))
     for entry in document["ablation"]:
         console.print(show_ablation(entry), highlight=False)
     for line in remarks(document):
@@ -156,26 +156,32 @@ def speculation_table(entries: list[dict[str, Any]]) -> Table:
     return table
 
 
-def bursts_table(entries: list[dict[str, Any]]) -> Table:
-    table = make_table(
-        f"ticks in real time; late: started more than {LATE:.0%} of the period after due, or missed",
-        ("arrivals", "budget"),
-        (
-            "period", "ticks", "late", "%", *CAUSES, "missed", "p99 ms", "max ms", "steps",
-            "flying", "texts", "refused", "expired", "to text",
-        ),
-    )  # fmt: skip
+def bursts_tables(entries: list[dict[str, Any]]) -> Group:
+    who = ("arrivals", "budget")
+    late = make_table(
+        f"ticks in real time, one every {entries[0]['period_ms']:.1f} ms; late: started more than {LATE:.0%} "
+        "of that after due, or missed; then what kept the tick before",
+        who,
+        ("ticks", "late", "%", *CAUSES, "missed", "p99 ms", "max ms"),
+    )
+    text = make_table(
+        "their text: decode steps a tick, most texts in flight, what became of those asked for",
+        who,
+        ("steps", "in flight", "texts", "tokens", "refused", "expired", "to text ms"),
+    )
     for e in entries:
-        delay = e["request_to_text_ms"]
-        table.add_row(
-            e["arrivals"], e["budget"] or "acts only",
-            f"{e['period_ms']:.1f}", str(e["ticks"]), str(e["late"]), f"{e['late_share']:.2%}",
+        names = (e["arrivals"], e["budget"] or "acts only")
+        late.add_row(
+            *names, str(e["ticks"]), str(e["late"]), f"{e['late_share']:.2%}",
             *map(str, e["causes"].values()), str(e["missed"]),
             f"{e['lateness_ms']['p99']:.2f}", f"{e['lateness_ms']['max']:.1f}",
-            f"{e['steps_per_tick']:.2f}", str(e["most_in_flight"]),
-            str(e["texts"]), str(e["refused"]), str(e["expired"]), "-" if delay is None else f"{delay:.0f}",
         )  # fmt: skip
-    return table
+        text.add_row(
+            *names, f"{e['steps_per_tick']:.2f}", str(e["most_in_flight"]), str(e["texts"]),
+            str(e["tokens"]), str(e["refused"]), str(e["expired"]),
+            _or_dash(e["request_to_text_ms"], "{:.0f}"),
+        )  # fmt: skip
+    return Group(late, text)
 
 
 def remarks(document: dict[str, Any]) -> list[str]:
@@ -207,6 +213,9 @@ def remarks(document: dict[str, Any]) -> list[str]:
     refused = sum(run["texts_refused"] for run in document["runs"])
     if refused:
         lines.append(f"{refused} texts found no slot and were refused (k = 0 ends none)")
+    if document["left_out"]:
+        pairs = "; ".join(f"N {pair['n']}, k {pair['k']}" for pair in document["left_out"])
+        lines.append(f"left out, as steps beyond N do nothing: {pairs}")
     lines.append(f"energy: {document['energy']}")
     lines += document["remarks"]
     lines += [choice["words"] for choice in document["recommended_k"]]

@@ -6,6 +6,8 @@ Here lives no measurement. The command line is `options`; a cell is one N and k.
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from dataclasses import dataclass, field
 
@@ -23,6 +25,8 @@ from oxygen_ros.models.pi05.model import Pi05
 from oxygen_ros.models.pi05.network import Network, random_network
 
 CLOCKS = {"auto": None, "wall": time.perf_counter, "thread": time.thread_time}
+# Settings whose options are named otherwise.
+_OPTION = {"draft": "speculate"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +75,17 @@ class Setup:
                 if name not in known:
                     raise ValueError(f'{what} "{name}" is not one of {", ".join(known)}')
         least = {"n": 1, "k": 0, "requests": 1, "suffix_tokens": 1, "burst_every": 1, "ticks": 1, "draft": 0}
-        least |= {"denoise_steps": 1, "horizon": 1}
+        least |= {"denoise_steps": 1, "horizon": 1, "seed": 0}
         for name, smallest in least.items():
             value = getattr(self, name)
+            said = _OPTION.get(name, name.replace("_", "-"))
+            if value == ():
+                raise ValueError(f"{said}: name one or more whole numbers, {smallest} or more")
             for number in value if isinstance(value, tuple) else (value,):
                 if number is not None and number < smallest:
-                    raise ValueError(f"{name} must be {smallest} or more, got {number}")
+                    raise ValueError(f"{said} must be {smallest} or more, got {number}")
+        if not re.fullmatch(r"(cpu|cuda)(:\d+)?", self.device):
+            raise ValueError(f'device "{self.device}" is not one of cpu, cuda, cuda:1, ...')
         check_device(self.device)
         if self.clock == "thread" and not self._can_use_thread_clock():
             raise ValueError('clock "thread" needs a CPU with one torch thread; use "wall" or "auto"')
@@ -95,6 +104,22 @@ class Setup:
     def cells(self) -> list[tuple[int, int]]:
         """Every N with every k that is not larger: beyond N, more steps do nothing."""
         return [(n, k) for n in self.n for k in self.k if k <= n]
+
+    @property
+    def left_out(self) -> list[tuple[int, int]]:
+        """The pairs of N and k that are no cells."""
+        return [(n, k) for n in self.n for k in self.k if k > n]
+
+
+def use_threads(count: int) -> None:
+    """Let torch compute in so many threads; raises ValueError when this process has fewer CPUs."""
+    most = len(os.sched_getaffinity(0))
+    if not 1 <= count <= most:
+        raise ValueError(
+            f"threads must be 1 to {most}, the CPUs this process may use, got {count}: more threads than "
+            "that wait for each other"
+        )
+    torch.set_num_threads(count)
 
 
 @dataclass(slots=True)

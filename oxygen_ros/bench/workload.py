@@ -101,10 +101,15 @@ def _plan_batched(share: bool, schedule: Sequence[Sequence[int]], k: int, suffix
                 break
             rows = sum(request[2] for request in running)
             if rows > MAX_ROWS:
+                newest = sum(request[2] for request in running if request[0] == tick)
+                cure = (
+                    f"lower requests (at most {MAX_ROWS // suffix} at once) or the prompt suffix"
+                    if newest > MAX_ROWS
+                    else f"raise k above {k}, or lower N, requests per tick or the prompt suffix"
+                )
                 raise ValueError(
                     f"{len(running)} texts in flight need {rows} rows in one decode step (their newest ones "
-                    f"{suffix} each), and a step has {MAX_ROWS} at most: raise k above {k}, or lower N, "
-                    "requests per tick or the prompt suffix"
+                    f"{suffix} each), and a step has {MAX_ROWS} at most: {cure}"
                 )
             steps.append((rows, len({at for at, _, _ in running}) if share else len(running)))
             for request in running:

@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
+from oxygen_ros.bench.ablate import ablate, show
 from oxygen_ros.bench.race import Race
 from oxygen_ros.bench.robots import ROBOTS, Scene, make_config, make_model, suffix_of
+from oxygen_ros.bench.setup import Setup, Shared
+from oxygen_ros.bench.stopping import Stopped
 from oxygen_ros.bench.texts import GatheringPool, TextLane, one_row_each, steady_rows
 from oxygen_ros.models import Capacity
 from oxygen_ros.models.pi05.network import random_network
@@ -68,3 +73,42 @@ def test_a_race_adds_up_what_belongs_together() -> None:
     race.sums({"both": ("a", "b")})
     assert race.ms("both") >= max(race.ms("a"), race.ms("b")) * 0.99
     assert race.ratio("a", "a") == 1.0
+
+
+def test_a_race_that_is_stopped_keeps_its_whole_rounds() -> None:
+    race, runs = Race(CPU), []
+
+    def stop() -> None:
+        runs.append("b")
+        if len(runs) == 4:
+            raise Stopped(130)
+
+    race.add("a", lambda: None)
+    race.add("b", stop)
+    with pytest.raises(Stopped):
+        race.run(10)
+    assert race.rounds == 2
+    assert race.ms("a") >= 0
+    assert race.ratio("b", "b") == 1.0
+
+
+@pytest.mark.parametrize(("rounds", "texts"), [(1, False), (None, True)])
+def test_an_ablation_that_is_stopped_keeps_what_it_has(rounds: int | None, texts: bool) -> None:
+    """Stopped in the second round of single calls, and in the last round of ticks with text."""
+    shared = Shared.make(Setup())
+    said: list[str] = []
+
+    def beat(words: str) -> None:
+        said.append(words)
+        if words == ("round 2 of 2" if rounds else "round 8 of 8"):
+            raise Stopped(143)
+
+    found: list[dict[str, Any]] = []
+    with pytest.raises(Stopped):
+        ablate(shared, "float32", rounds=2, found=found, beat=beat)
+    (entry,) = found
+    assert entry["rounds"] == (rounds or 2)
+    assert {gain["of"] for gain in entry["gains"]} >= {"action chunk", "decode of 30"}
+    assert any(gain["of"] == "tick with text" for gain in entry["gains"]) == texts
+    assert (entry["speculation"] is not None) == texts
+    assert show(entry).startswith(f"float32, {entry['rounds']} rounds")

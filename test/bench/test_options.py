@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from oxygen_ros.bench import parallel
 from oxygen_ros.bench.main import main
 from oxygen_ros.bench.options import parse
+from oxygen_ros.bench.record import check_writable, write_json
 
 
 @pytest.mark.parametrize(
@@ -32,10 +35,29 @@ from oxygen_ros.bench.options import parse
         ("--tick-ms 0", "tick-ms must be above 0, got 0.0"),
         ("--clock sun", 'clock "sun" is not one of auto, wall, thread'),
         ("--ablate --deadline", "--ablate and --deadline are runs of their own"),
-        ("--threads 0", "threads and repeats must be 1 or more"),
-        ("--device tpu", 'device "tpu"'),
+        ("--threads 0", "threads must be 1 to"),
+        ("--threads 4096", "the CPUs this process may use, got 4096"),
+        ("--repeats 0", "repeats must be 1 or more, got 0"),
+        ("--n=", "n: name one or more whole numbers, 1 or more"),
+        ("--k=", "k: name one or more whole numbers, 0 or more"),
+        ("--n 4 --k 5,6", "name a k of 4 or less"),
+        ("--seed -1", "seed must be 0 or more, got -1"),
+        ("--speculate -1", "speculate must be 0 or more, got -1"),
+        ("--denoise-steps 0", "denoise-steps must be 1 or more, got 0"),
+        ("--tick-ms nan", "tick-ms must be above 0, got nan"),
+        ("--deadline --margin-ms nan", "margin-ms must be 0 or more, got nan"),
+        ("--deadline --period-ms inf", "period-ms must be above 0, got inf"),
+        ("--deadline --n 30,5", "--deadline takes one n, got 30, 5"),
+        ("--deadline --k 0", "--deadline needs a k of 1 or more"),
+        ("--deadline --modes oxygen --sweep", "--sweep, --modes: of no use to --deadline"),
+        ("--ablate --k 1 --png out.png", "--k, --png: of no use to --ablate"),
+        ("--period-ms 50", "--period-ms: of no use to a run without --deadline"),
+        ("--no-components --tick-ms 5", "--tick-ms needs the components"),
+        ("--device tpu", 'device "tpu" is not one of cpu, cuda, cuda:1, ...'),
         ("--json /nowhere/out.json", "folder /nowhere does not exist"),
         ("--png /proc/out.png", "/proc/out.png cannot be written"),
+        ("--json /dev/null", "is a device or a pipe, and would be replaced"),
+        ("--json both.out --png ./both.out", "json and png are both both.out: name two files"),
     ],
 )
 def test_refused(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,6 +77,8 @@ def test_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
 def test_more_requests_than_slots(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--n", "70", "--k", "1", "--no-components"]) == 2
     assert "a step has 64 at most: raise k above 1" in capsys.readouterr().err
+    assert main(["--requests", "100"]) == 2, "said before anything is built or measured"
+    assert "a step has 64 at most: lower requests (at most 32 at once)" in capsys.readouterr().err
 
 
 def test_a_prompt_that_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,6 +92,16 @@ def test_a_folder_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "is a folder: name a file in it" in capsys.readouterr().err
 
 
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    link.symlink_to(target)
+    check_writable(link)
+    write_json(link, {"a": 1})
+    assert link.is_symlink()
+    assert json.loads(target.read_text()) == {"a": 1}
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_the_thread_clock_needs_one_thread(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse([]).setup.clock_name == "thread"
     try:
@@ -83,6 +117,7 @@ def test_sweep_fills_what_is_not_said() -> None:
     assert parse(["--sweep"]).setup.cells[:4] == [(5, 1), (5, 2), (5, 5), (10, 1)]
     assert parse(["--sweep", "--n", "8"]).setup.cells == [(8, 1), (8, 2), (8, 5)]
     assert parse([]).setup.cells == [(30, 5)]
+    assert parse(["--n", "8", "--k", "4,9"]).setup.left_out == [(8, 9)]
     assert parse(["--deadline"]).setup.ticks == 5000
 
 

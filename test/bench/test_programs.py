@@ -76,6 +76,23 @@ def test_gpu_check_without_a_gpu(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--ticks 0", "ticks must be 1 or more, got 0"),
+        ("--json /nowhere/out.json", "folder /nowhere does not exist"),
+    ],
+)
+def test_gpu_check_refuses(arguments: str, words: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "gpu_check"), "--rehearse", *arguments.split()],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "")
+    assert words in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_floor_counts_every_product_once() -> None:
     """Demo sizes by hand: the widths are those of the preset, 50 image and 40 prompt tokens."""
     config = make_config("demo", ROBOTS["libero"])
