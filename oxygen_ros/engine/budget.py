@@ -116,6 +116,11 @@ class Meter:
         self._costs = costs
         self._clock = clock
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether no step is left, however much time is."""
+        return self.used >= self.budget.steps
+
     def grants(self, rows: int) -> int:
         """How many more steps of `rows` rows may start now."""
         left = self.budget.steps - self.used

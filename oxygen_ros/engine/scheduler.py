@@ -90,19 +90,24 @@ class Scheduler:
         self._drafts = drafts
         self._stops = stops
         self._layout: _Layout | None = None
+        # The newest plan with the requests that it was made of, while the next step is the same again.
+        self._again: tuple[list[TextRequest], StepPlan] | None = None
 
     def add(self, request: TextRequest) -> None:
         self.live.append(request)
 
     def remove(self, request: TextRequest) -> None:
         self.live.remove(request)
+        if not self.live:
+            self._layout = self._again = None  # they hold frames' observations
 
     def plan(self, max_rows: int, only: TextRequest | None = None) -> StepPlan | None:
         """The next step over the unfinished live requests (over `only` that one); None without any."""
         live = [r for r in self.live if r.finish_reason is None and only in (None, r)][:max_rows]
         if not live:
-            self._layout = None  # it holds frames' observations
             return None
+        if self._again is not None and self._again[0] == live:
+            return self._again[1]
         spare = max_rows - len(live)
         knowns = []
         for request in live:
@@ -115,7 +120,9 @@ class Scheduler:
             spare -= len(draft)
             grants.append(Grant(request, known, draft))
         grants.sort(key=lambda grant: grant.request.frame.slot)
-        return StepPlan(grants)
+        plan = StepPlan(grants)
+        self._again = (live, plan) if plan.is_repeatable and not self._drafts.longest else None
+        return plan
 
     def _guess(self, request: TextRequest, known: int, spare: int) -> list[int]:
         if known < len(request.pending) or not request.task.is_greedy:

@@ -162,7 +162,7 @@ class Texts:
         next plan asks again.
         """
         meter = Meter(budget, due, self.costs, self._clock)
-        while plan := self._plan(budget):
+        while not meter.is_spent and (plan := self._plan(budget)):
             granted = meter.grants(plan.rows)
             if meter.used == 0:
                 phases.granted_steps = granted
