@@ -95,11 +95,12 @@ def _draw_phases(axes: Axes, timeline: dict[str, Any]) -> None:
     axes.set_xlabel("ms; the black bar: the chunk leaves")
     axes.legend(
         handles=[Patch(color=_CALLS[name], label=label) for name, label in _SHOWN.items()],
-        frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0.42, 1),
+        frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0.45, 1),
     )  # fmt: skip
+    asked = timeline["asked"]
     axes.set_title(
-        f"one tick that asks for {timeline['asked']}, N {timeline['n']}, k {timeline['k']}, "
-        f"{timeline['dtype']}",
+        f"one tick, N {timeline['n']}, k {timeline['k']}, {timeline['dtype']}; "
+        f"{asked or 'no'} text{'s' * (asked != 1)} asked for",
         loc="left",
     )
 

@@ -87,7 +87,8 @@ def _recommend(options: Options, costs: dict[str, Costs]) -> list[dict[str, obje
             if choice is not None:
                 words = (
                     f"{dtype}, N {n}: k = {choice.k} for a tick of {tick * 1e3:.0f} ms (predicted "
-                    f"{choice.tick * 1e3:.0f} ms); a text takes {choice.text_ticks} ticks"
+                    f"{choice.tick * 1e3:.0f} ms); a text takes {choice.text_ticks} "
+                    f"tick{'s' * (choice.text_ticks > 1)}"
                 )
             elif possible:
                 fastest = min(possible, key=lambda c: c.tick)
@@ -113,8 +114,11 @@ def _recommend(options: Options, costs: dict[str, Costs]) -> list[dict[str, obje
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     command = shlex.join(["oxygen_bench", *(sys.argv[1:] if arguments is None else arguments)])
-    with Signals() as signals:
-        return _run(options, command, signals)
+    try:
+        with Signals() as signals:
+            return _run(options, command, signals)
+    except Stopped as stopped:  # before there was anything to keep
+        return stopped.code
 
 
 def _run(options: Options, command: str, signals: Signals) -> int:

@@ -191,8 +191,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     command = ["python", "-m", "oxygen_ros.bench.parallel", *(arguments or sys.argv[1:])]
-    with Signals() as signals:
-        return _run(options, shlex.join(command), signals)
+    try:
+        with Signals() as signals:
+            return _run(options, shlex.join(command), signals)
+    except Stopped as stopped:  # before there was anything to keep
+        return stopped.code
 
 
 def _run(options: argparse.Namespace, command: str, signals: Signals) -> int:

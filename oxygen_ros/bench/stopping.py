@@ -22,17 +22,25 @@ class Stopped(BaseException):
 
 
 class Signals:
-    """Inside the `with`, SIGINT and SIGTERM raise Stopped wherever the main thread is."""
+    """Inside the `with`, the first SIGINT or SIGTERM raises Stopped wherever the main thread is; it may do so
+    on entering. Later ones change nothing: what is left to do is short."""
 
     def __enter__(self) -> Self:
         self._before: dict[int, Any] = {number: signal.signal(number, self._stop) for number in _SIGNALS}
         # The executables hold them back until now: one that came during the imports raises here.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        except Stopped:
+            self._restore()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -41,6 +49,6 @@ class Signals:
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
-    @staticmethod
-    def _stop(number: int, frame: FrameType | None) -> None:
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.ignore()
         raise Stopped(128 + number)

@@ -9,16 +9,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from oxygen_ros.bench import bursts
+from oxygen_ros.bench import bursts, options, parallel
 from oxygen_ros.bench.cell import Cell
 from oxygen_ros.bench.main import main
 from oxygen_ros.bench.results import check_outputs, runs_of, speculation_of
 from oxygen_ros.bench.setup import Setup, Shared
-from oxygen_ros.bench.stopping import Stopped
+from oxygen_ros.bench.stopping import Signals, Stopped
 
 TICKS = 3
 
@@ -154,6 +155,46 @@ def test_a_stopped_run_keeps_its_results(tmp_path: Path, number: signal.Signals)
     assert [run["mode"] for run in document["runs"]][:2] == ["isolated", "oxygen"]
     assert document["runs"][0]["ticks"] == document["runs"][1]["ticks"] == 10
     assert all(run["counts_as_expected"] for run in document["runs"])
+
+
+@pytest.mark.parametrize("program", [main, parallel.main])
+def test_stopped_during_the_imports(program: Callable[[list[str]], int]) -> None:
+    """The executables hold signals back until the program waits for them."""
+    before = signal.getsignal(signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        signal.raise_signal(signal.SIGTERM)
+        assert program(["--n", "30"]) == 128 + signal.SIGTERM
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_impatience_does_not_cost_the_results() -> None:
+    """A second signal while the results are written changes nothing."""
+    with Signals():
+        with pytest.raises(Stopped):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_file_that_vanishes_costs_no_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    file = folder / "out.json"
+
+    def check_then_lose(path: Path) -> None:
+        folder.rmdir()
+
+    monkeypatch.setattr(options, "check_writable", check_then_lose)
+    arguments = "--no-components --n 2 --k 2 --ticks 2 --modes oxygen"
+    assert main([*arguments.split(), "--json", str(file)]) == 2
+    said = capsys.readouterr()
+    assert f"{file} cannot be written: No such file or directory" in said.err
+    assert "outputs against isolated execution: equal" in said.out
 
 
 def test_a_stopped_cell_keeps_its_whole_rounds() -> None:
