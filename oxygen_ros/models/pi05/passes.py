@@ -86,9 +86,11 @@ class Passes:
         keys and values: readers take no more of it.
         """
         count = x.shape[0]
-        if self.network.is_packed:
+        if self.network.is_packed and count % PACKED_ROWS:
             # oneDNN makes a kernel for each number of rows it meets, which takes longer than running it.
             x = F.pad(x, (0, 0, 0, -count % PACKED_ROWS))
+            bias = x.new_zeros(count) if bias is None else bias
+            bias = F.pad(bias, (0, x.shape[0] - count), value=float("-inf"))
         turn = self.rotary.at(slice(0, x.shape[0]))
         for layer, block in enumerate(self._blocks):
             if layer == len(self._blocks) - 1 and not with_hidden:
@@ -96,8 +98,7 @@ class Passes:
                 self.pool.put(layer, places, k[:count], v[:count])
                 break
             q, k, v = block.project(x, turn)
-            k, v = k[:count], v[:count]
-            self.pool.put(layer, places, k, v)
+            self.pool.put(layer, places, k[:count], v[:count])
             x = block.merge(x, attend(q, k.transpose(0, 1), v.transpose(0, 1), bias))
         return x[:count]
 
