@@ -69,14 +69,19 @@ def plan_cell(
 
     Raises ValueError when more is in flight at once than one decode step has rows for.
     """
+
+    def plan(mode: str, d: int) -> Plan:
+        try:
+            return make_plan(mode, schedule, k, setup.suffix_tokens, draft=d)
+        except ValueError as error:
+            raise ValueError(f"N {n}, k {k}, {mode}: {error}") from None
+
     schedule = draw_schedule(
         setup.arrivals, _warm_up_ticks(setup, n, k) + setup.ticks + _TRACES, n, setup.requests,
         burst_every=setup.burst_every, seed=setup.seed,
     )  # fmt: skip
     return schedule, {
-        (mode, d): make_plan(mode, schedule, k, setup.suffix_tokens, draft=d)
-        for mode in dict.fromkeys(("isolated", *setup.modes))
-        for d in {0, draft}
+        (mode, d): plan(mode, d) for mode in dict.fromkeys(("isolated", *setup.modes)) for d in {0, draft}
     }
 
 

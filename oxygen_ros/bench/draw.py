@@ -79,7 +79,7 @@ def _draw_trade_off(axes: Axes, runs: list[dict[str, Any]]) -> None:
     axes.set_ylim(bottom=0)
     shown = [mode for mode in _MODES if any(run["mode"] == mode for run in runs)]
     handles = [Patch(color=_MODES[mode], label=mode) for mode in shown]
-    axes.legend(handles=handles, frameon=False)
+    axes.legend(handles=handles, frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
     dashed = "; dashed: bfloat16" if len({run["dtype"] for run in runs}) > 1 else ""
     axes.set_title(f"the trade-off, N tokens a text, k decode steps a tick{dashed}", loc="left")
 
@@ -87,7 +87,8 @@ def _draw_trade_off(axes: Axes, runs: list[dict[str, Any]]) -> None:
 def _draw_phases(axes: Axes, timeline: dict[str, Any]) -> None:
     for row, calls in enumerate(timeline["calls"].values()):
         for name, start, end in calls:
-            axes.barh(row, end - start, left=start, height=0.6, color=_CALLS.get(name, _CALLS["other"]))
+            color = _CALLS.get(name, _CALLS["other"])
+            axes.barh(row, end - start, left=start, height=0.6, color=color, edgecolor="white", linewidth=0.5)
         acted = next(end for name, _, end in calls if name == "unprocess")
         axes.plot([acted, acted], [row - 0.4, row + 0.4], color="black", linewidth=1.2)
     axes.set_yticks(range(len(timeline["calls"])), list(timeline["calls"]))
@@ -95,7 +96,7 @@ def _draw_phases(axes: Axes, timeline: dict[str, Any]) -> None:
     axes.set_xlabel("ms; the black bar: the chunk leaves")
     axes.legend(
         handles=[Patch(color=_CALLS[name], label=label) for name, label in _SHOWN.items()],
-        frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0.45, 1),
+        frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1),
     )  # fmt: skip
     asked = timeline["asked"]
     axes.set_title(

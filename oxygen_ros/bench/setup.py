@@ -17,7 +17,7 @@ from oxygen_ros.bench.device import Memory
 from oxygen_ros.bench.energy import Energy, find_energy
 from oxygen_ros.bench.lane import Clock
 from oxygen_ros.bench.robots import ROBOTS, Robot, Scene, make_config, make_model
-from oxygen_ros.bench.workload import ARRIVALS
+from oxygen_ros.bench.workload import ARRIVALS, MAX_ROWS
 from oxygen_ros.engine.engine import MODES
 from oxygen_ros.models.loading import DTYPES, check_device
 from oxygen_ros.models.pi05.config import PRESETS
@@ -84,6 +84,11 @@ class Setup:
             for number in value if isinstance(value, tuple) else (value,):
                 if number is not None and number < smallest:
                     raise ValueError(f"{said} must be {smallest} or more, got {number}")
+        if self.suffix_tokens > MAX_ROWS:
+            raise ValueError(
+                f"suffix-tokens must be {MAX_ROWS} or less, the rows of one decode step, got "
+                f"{self.suffix_tokens}"
+            )
         if not re.fullmatch(r"(cpu|cuda)(:\d+)?", self.device):
             raise ValueError(f'device "{self.device}" is not one of cpu, cuda, cuda:1, ...')
         check_device(self.device)

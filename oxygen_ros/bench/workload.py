@@ -103,7 +103,8 @@ def _plan_batched(share: bool, schedule: Sequence[Sequence[int]], k: int, suffix
             if rows > MAX_ROWS:
                 newest = sum(request[2] for request in running if request[0] == tick)
                 cure = (
-                    f"lower requests (at most {MAX_ROWS // suffix} at once) or the prompt suffix"
+                    f"ask for {MAX_ROWS // suffix} at once or fewer (requests, burst-every), or lower the "
+                    "prompt suffix"
                     if newest > MAX_ROWS
                     else f"raise k above {k}, or lower N, requests per tick or the prompt suffix"
                 )

@@ -41,6 +41,7 @@ from oxygen_ros.bench.record import check_writable, write_json
         ("--n=", "n: name one or more whole numbers, 1 or more"),
         ("--k=", "k: name one or more whole numbers, 0 or more"),
         ("--n 4 --k 5,6", "name a k of 4 or less"),
+        ("--suffix-tokens 65", "suffix-tokens must be 64 or less, the rows of one decode step, got 65"),
         ("--seed -1", "seed must be 0 or more, got -1"),
         ("--speculate -1", "speculate must be 0 or more, got -1"),
         ("--denoise-steps 0", "denoise-steps must be 1 or more, got 0"),
@@ -76,9 +77,11 @@ def test_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_more_requests_than_slots(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--n", "70", "--k", "1", "--no-components"]) == 2
-    assert "a step has 64 at most: raise k above 1" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "N 70, k 1, batched: 64 texts in flight" in said
+    assert "a step has 64 at most: raise k above 1" in said
     assert main(["--requests", "100"]) == 2, "said before anything is built or measured"
-    assert "a step has 64 at most: lower requests (at most 32 at once)" in capsys.readouterr().err
+    assert "a step has 64 at most: ask for 32 at once or fewer" in capsys.readouterr().err
 
 
 def test_a_prompt_that_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
