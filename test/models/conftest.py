@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks, checkpoint folders and observations for the tests of the models.
 
-Here lives no test. `reference` and `scene` are loaded by file under names of their own, since test
-folders are no packages (`--import-mode=importlib`).
+Here lives no test. `reference`, `scene` and `lerobot_scene` are loaded by file under names of their own,
+since test folders are no packages (`--import-mode=importlib`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ import torch
 torch.set_num_threads(1)
 
 
-for _name, _file in (("models_reference", "reference.py"), ("models_scene", "scene.py")):
+for _name, _file in (
+    ("models_reference", "reference.py"),
+    ("models_scene", "scene.py"),
+    ("models_lerobot", "lerobot_scene.py"),
+):
     if _name not in sys.modules:
         _spec = importlib.util.spec_from_file_location(_name, Path(__file__).with_name(_file))
         assert _spec is not None

@@ -253,6 +253,18 @@ def _stream(raw: Mapping[str, Any]) -> StreamConfig:
     )
 
 
+def camera_keys(raw: Mapping[str, Any]) -> list[str]:
+    """Image features of lerobot's config.json in its order, less those that lerobot itself leaves empty."""
+    empty = {f"observation.images.empty_camera_{i}" for i in range(raw.get("empty_cameras", 0))}
+    features = raw["input_features"].items()
+    return [key for key, feature in features if feature["type"] == "VISUAL" and key not in empty]
+
+
+def name_camera(key: str) -> str:
+    """The camera's name in a feature's key."""
+    return key.removeprefix("observation.").removeprefix("images.")
+
+
 def _from_lerobot(raw: Mapping[str, Any]) -> Pi05Config:
     streams = {}
     for entry in ("paligemma_variant", "action_expert_variant"):
@@ -262,18 +274,13 @@ def _from_lerobot(raw: Mapping[str, Any]) -> Pi05Config:
     height, width = raw["image_resolution"]
     if height != width:
         raise ModelError(f"image_resolution must be square, got {height} x {width}")
-    cameras = [
-        name.removeprefix("observation.images.")
-        for name, feature in raw["input_features"].items()
-        if feature["type"] == "VISUAL"
-    ]
     default = PRESETS["pi05"]
     return replace(
         default,
         vision=replace(default.vision, image_size=height),
         backbone=streams["paligemma_variant"],
         expert=streams["action_expert_variant"],
-        cameras=tuple(cameras),
+        cameras=tuple(name_camera(key) for key in camera_keys(raw)),
         horizon=raw["chunk_size"],
         action_dim=raw["max_action_dim"],
         max_prompt=raw["tokenizer_max_length"],

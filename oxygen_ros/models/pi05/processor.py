@@ -4,8 +4,8 @@
 Prompt:  <bos> Task: <instruction>. [Subtask: <subtask>.] [Memory: <memory>.] State: <one token per joint>
 Action:
 
-Here lives resizing, tokenising and quantile normalisation, on the host. Processors of other
-projects' checkpoints will stand beside this one.
+Here lives resizing, the prompt and quantile normalisation, on the host, and what a processor is. Text to
+ids is `words`; the processor of lerobot's checkpoints is `lerobot`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-from unicodedata import category
 
 import numpy as np
 import torch
@@ -24,7 +23,9 @@ from PIL import Image
 from tokenizers import Tokenizer
 
 from oxygen_ros.models.errors import ModelError
+from oxygen_ros.models.pi05.checks import check_joints, pick_cameras
 from oxygen_ros.models.pi05.config import Pi05Config
+from oxygen_ros.models.pi05.words import Words, read_tokenizer
 from oxygen_ros.models.staging import Staging
 from oxygen_ros.observation import Observation
 
@@ -130,20 +131,9 @@ class PlainProcessor:
         count = len(self.action_joints)
         if count > config.action_dim:
             raise ModelError(f"config.json: {count} action joints do not fit action_dim {config.action_dim}")
-        if tokenizer.get_vocab_size() > config.vocabulary:
-            raise ModelError(
-                f"tokenizer.json has {tokenizer.get_vocab_size()} ids, the network's vocabulary only "
-                f"{config.vocabulary}: they belong to different checkpoints"
-            )
         self._config = config
-        self._tokenizer = tokenizer
+        self._words = Words(tokenizer, config)
         self._staging = Staging()
-        # The file keeps its maker's settings. Here a text is never cut or padded, and a "<eos>" that
-        # somebody says is five letters.
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        tokenizer.encode_special_tokens = True
-        self._special = {config.pad_id, config.bos_id, config.eos_id}
         self._state = Quantiles.read(stats, "state", len(joints))
         self._actions = Quantiles.read(stats, "actions", len(self.action_joints))
         self._is_delta = np.array([name in delta for name in self.action_joints])
@@ -160,7 +150,8 @@ class PlainProcessor:
         for name in ("tokenizer.json", "norm_stats.json"):
             if not (folder / name).is_file():
                 raise ModelError(
-                    f"{folder}: {name} is missing; checkpoints of other projects are not read yet"
+                    f'{folder}: {name} is missing; a folder with "model_type" in config.json has it, '
+                    'lerobot\'s say "type": "pi05"'
                 )
         try:
             stats = json.loads((folder / "norm_stats.json").read_text(encoding="utf-8"))["norm_stats"]
@@ -168,34 +159,18 @@ class PlainProcessor:
             raise ModelError(
                 f'{folder}/norm_stats.json must hold {{"norm_stats": {{...}}}}: {error!r}'
             ) from None
-        try:
-            tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:  # the library raises plain Exception for every kind of bad file
-            raise ModelError(f"{folder}/tokenizer.json cannot be read: {error}") from None
-        return cls(config, tokenizer, raw, stats)
+        return cls(config, read_tokenizer(folder / "tokenizer.json"), raw, stats)
 
     def process(self, observation: Observation, device: torch.device, dtype: torch.dtype) -> Inputs:
         size = self._config.vision.image_size
-        unknown = [name for name in observation.images if name not in self._config.cameras]
-        if unknown:
-            raise ValueError(
-                f'camera "{unknown[0]}" is not one of the model\'s: {", ".join(self._config.cameras)}'
-            )
-        present = [name for name in self._config.cameras if name in observation.images]
-        if not present:
-            raise ValueError(f"no camera image; the model looks through {', '.join(self._config.cameras)}")
-        stacked = np.stack([_resize(observation.images[name], size, name) for name in present])
+        present = pick_cameras(observation, self._config.cameras)
+        stacked = np.stack([_resize(observation.images[name], size) for name in present])
         images = (self._staging.send(stacked, device).permute(0, 3, 1, 2).float() / 127.5 - 1).to(dtype)
         tokens = torch.tensor(self._prompt(observation), dtype=torch.int64, device=device)
         return Inputs(images, tokens)
 
     def _prompt(self, observation: Observation) -> list[int]:
-        expected = len(self._config.joints)
-        if observation.joints.shape != (expected,):
-            raise ValueError(f"the state must have {expected} joints, got shape {observation.joints.shape}")
-        if not np.isfinite(observation.joints).all():
-            bad = self._config.joints[int(np.flatnonzero(~np.isfinite(observation.joints))[0])]
-            raise ValueError(f'joint "{bad}" is not finite')
+        check_joints(observation, self._config.joints)
         bins = bin_state(self._state.normalize(observation.joints)) + self._bin_base
         state = [*self.tokenize(" State: "), *bins.tolist(), *self.tokenize(" Action: ")]
         words = [self._config.bos_id, *self.tokenize(f"Task: {observation.instruction}.")]
@@ -221,25 +196,14 @@ class PlainProcessor:
         return self._actions.normalize(actions - np.where(self._is_delta, now, 0.0)).astype(np.float32)
 
     def tokenize(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return self._words.tokenize(text)
 
     def detokenize(self, ids: Sequence[int]) -> str:
-        size = self._tokenizer.get_vocab_size()
-        words = [i for i in ids if i < size and i not in self._special]
-        # Whoever echoes the topic shows this on a terminal: no control characters. Spaces of other
-        # scripts and joiners stay, though Python calls them unprintable too.
-        shown = (c for c in self._tokenizer.decode(words) if category(c) != "Cc" or c in "\n\t")
-        # A text follows its prompt's space. Its end is kept: a stop text may be white space.
-        return "".join(shown).lstrip()
+        return self._words.detokenize(ids)
 
 
-def _resize(image: NDArray[np.uint8], size: int, camera: str) -> NDArray[np.uint8]:
+def _resize(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     """Bilinear with antialias to size x size, padded with black to keep the proportions."""
-    if image.ndim != 3 or image.shape[2] != 3 or image.size == 0 or image.dtype != np.uint8:
-        raise ValueError(
-            f'camera "{camera}": an image is uint8 [height, width, 3], got {image.dtype} {image.shape}'
-        )
     height, width = image.shape[:2]
     if (height, width) == (size, size):
         return image
