@@ -101,8 +101,8 @@ def test_a_new_instruction_is_asked_about_at_once_and_ends_what_would_be_acted_o
 def test_a_refused_instruction_asks_nothing_and_ends_nothing(robot: Robot) -> None:
     before = robot.now("/oxygen/text")
     robot.instruction.publish(String(data="y" * 61))
-    status = robot.wait_for_status("control", "refused", level="warn")
-    assert '"wave" stands: the instruction has 61 letters, 60 fit: shorten it' in status.message
+    words = '"wave" stands: the instruction has 61 letters, 60 fit: shorten it'
+    assert words in robot.wait_for_status("control", words, level="warn").message
     robot.wait_for("/oxygen/text", after=before + 20)
     later = _texts(robot)[before:]
     assert {m.instruction for m in later} == {"wave"}

@@ -30,8 +30,10 @@ def test_its_last_words_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="util-linux's setpriv is not here")
 def test_none_is_left_behind_when_the_demo_is_killed(tmp_path: Path) -> None:
+    # Shells start what runs in their background deaf to SIGINT, these tests too.
     sleeper = (
-        "import signal, time; signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT}); time.sleep(60)"
+        "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL);"
+        "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT}); time.sleep(60)"
     )
     log = str(tmp_path / "log")
     parent = (
