@@ -108,7 +108,8 @@ def weight_bytes(products: Iterable[Product]) -> int:
 
 @torch.inference_mode()
 def make_run(products: Iterable[Product]) -> Callable[[], torch.Tensor]:
-    """All products in order, over random inputs.
+    """All products in order, over random inputs; those of several passes pass by pass, as they are met: the
+    same weight ten times in a row would stay in a cache that the others leave nothing of.
 
     On a GPU they are recorded, as what they are the floor of is: launched one by one, small ones take as long
     as their launch.
@@ -117,10 +118,10 @@ def make_run(products: Iterable[Product]) -> Callable[[], torch.Tensor]:
     inputs = {(p.rows, p.size[1]): p.draw_input() for p in products}
 
     def multiply() -> torch.Tensor:
-        for product in products:
-            x = inputs[product.rows, product.size[1]]
-            for _ in range(product.times):
-                out = product.run(x)
+        for number in range(max(product.times for product in products)):
+            for product in products:
+                if number < product.times:
+                    out = product.run(inputs[product.rows, product.size[1]])
         return out
 
     recorder = find_recorder(products[0].like.device)
