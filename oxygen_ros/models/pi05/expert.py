@@ -54,16 +54,16 @@ class ExpertBlock(AttentionBlock):
 
 @dataclass(frozen=True, slots=True)
 class Modulation:
-    """Scale (1 + scale), shift and gate of one norm for all S steps, each [S, width]."""
+    """Scale (1 + scale), shift and gate of one norm, each [width] for each of the S steps."""
 
-    scale: torch.Tensor
-    shift: torch.Tensor
-    gate: torch.Tensor
+    scale: tuple[torch.Tensor, ...]
+    shift: tuple[torch.Tensor, ...]
+    gate: tuple[torch.Tensor, ...]
 
     @classmethod
     def of(cls, steer: nn.Linear, condition: torch.Tensor) -> Modulation:
         scale, shift, gate = (part.contiguous() for part in steer(condition).chunk(3, dim=-1))
-        return cls(1 + scale, shift, gate)
+        return cls((1 + scale).unbind(), shift.unbind(), gate.unbind())
 
     def norm(self, x: torch.Tensor, step: int, eps: float) -> torch.Tensor:
         return rms_norm(x, eps, self.scale[step], self.shift[step])
