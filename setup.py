@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pip install .`: the ROS-free parts (engine, models, robot, simulator, training) as a plain Python package.
+"""`pip install .`: the ROS-free parts (engine, models, robot, demo) as a plain Python package.
 
 The ROS package with messages and nodes is built by CMakeLists.txt. Both read the version from package.xml.
 """
@@ -29,16 +29,11 @@ extras = {
 extras["all"] = sorted(set().union(*extras.values()))
 extras["test"] = ["hypothesis>=6.100", "pytest>=7.4"]
 
-# Commands that need no ROS: (name, module). A module that is not there yet makes no command.
-commands = (
-    ("oxygen_train", "oxygen_ros.train.main"),
-    ("oxygen_eval", "oxygen_ros.train.evaluate"),
-    ("oxygen_bench", "oxygen_ros.bench.main"),
-)
+# Commands that need no ROS.
 scripts = [
-    f"{name}={module}:main"
-    for name, module in commands
-    if (ROOT / f"{module.replace('.', '/')}.py").is_file()
+    "oxygen_train=oxygen_ros.demo.training.main:main",
+    "oxygen_eval=oxygen_ros.demo.training.evaluate:main",
+    "oxygen_bench=oxygen_ros.bench.main:main",
 ]
 
 shared = [

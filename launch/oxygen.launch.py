@@ -3,7 +3,7 @@
 
     ros2 launch oxygen_ros oxygen.launch.py model:=/models/my_model robot:=my_robot.yaml
 
-Here lives only which executable runs with which parameters. What a parameter means: `ros2 param describe`.
+`ros2 param describe` tells what a parameter means.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ from launch import LaunchContext, LaunchDescription
 
 # Seconds from Ctrl-C to a harsher signal: a tick under way is finished and its texts are told first.
 GRACE = "15"
-RESPAWN_DELAY = 2.0  # seconds; long enough for a driver to let go of a poisoned context
+RESPAWN_DELAY = 2.0  # seconds; long enough for a driver to release a lost context
 
 ARGUMENTS = [
     DeclareLaunchArgument(

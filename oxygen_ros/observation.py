@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The values that cross every layer: what the robot saw and was told at one instant, and what it was doing.
 
-Here lives only the data. How it is sampled in time is `robot.sampler`; how it becomes
-tensors is each model family's `process`.
+`robot.synchronizer` makes observations of messages; each model family's `process` makes tensors of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,24 +21,23 @@ class Observation:
     images:       camera name (as the model names it) -> uint8 [height, width, 3], RGB, row 0 on top
     joints:       float64 [J], order of `ModelSpec.joints`, rad (revolute) or m (prismatic)
     instruction:  what the robot is told to do
-    memory:       the last memory sentence fed back, "" when there is none
-    subtask:      what to do next of the instruction, as the model itself said; "" when it is not asked
+    feedback:     text kind -> the model's own last text of that kind, for the kinds fed back into the prompt;
+                  a kind without a text yet is absent
     """
 
     stamp: int
     images: Mapping[str, NDArray[np.uint8]]
     joints: NDArray[np.float64]
     instruction: str
-    memory: str = ""
-    subtask: str = ""
+    feedback: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Previous:
-    """What the chunk before has for the times of a new one, and how much the new one is held to it.
+class Leftover:
+    """What is left of the last chunk for the times of a new one, and how much the new one is held to it.
 
-    actions:     float64 [H, A], the robot's units, absolute positions where the model makes positions;
-                 row i is due when the new chunk's action i is
+    actions:     float64 [H, A], the robot's units, in the expert's action space; row i is due when the new
+                 chunk's action i is
     weights:     float64 [H] in 0..1; 1: will have been executed, 0: free
     max_weight:  upper bound of the guidance weight of a denoise step
     """

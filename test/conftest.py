@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the whole suite: a DDS domain nobody else uses, real processes that end cleanly, golden data.
 
-Here lives nothing about one part of the package. The domain is chosen when this file is loaded, before any
-test can import rclpy.
+The domain is chosen when this file is loaded, before any test can import rclpy.
 """
 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +22,8 @@ from typing import IO, Any
 import pytest
 import yaml
 from hypothesis import HealthCheck, settings
+
+from oxygen_ros.processes import ChildProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,8 +34,7 @@ settings.register_profile("suite", derandomize=True, database=None, **_PATIENT)
 settings.register_profile("explore", **_PATIENT)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
-# What a process that ended cleanly has not written.
-UNCLEAN = re.compile(r"Traceback \(most recent call last\)|Segmentation fault|Aborted|terminate called")
+_numbers = itertools.count()  # of the processes started
 
 
 def claim_domain() -> tuple[int, IO[str]]:
@@ -66,111 +65,96 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 class Process:
-    """A real process of a test: its output is collected, and it must end cleanly.
-
-    `lines` grows while it runs (stdout and stderr together; a reader thread of our own appends).
-    """
+    """A real process of a test: its output (stdout and stderr together) is kept, and it must end cleanly."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
-        self.command = list(command)
-        self.lines: list[str] = []
-        self._grown = threading.Condition()
-        self._popen = subprocess.Popen(
-            self.command,
-            env=dict(env),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        self._reader = threading.Thread(target=self._read, name=f"output of {self.command[0]}", daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._popen.stdout is not None
-        for line in self._popen.stdout:
-            with self._grown:
-                self.lines.append(line.rstrip("\n"))
-                self._grown.notify_all()
-        with self._grown:
-            self._grown.notify_all()
-
-    @property
-    def pid(self) -> int:
-        return self._popen.pid
+        """env: all of its environment."""
+        changes = {**dict.fromkeys(os.environ), **env}
+        # Signals as a shell leaves them: what a program does before it holds them back is its own affair.
+        log = cwd / f"output_{next(_numbers)}.log"
+        self.child = ChildProcess(command, log, env=changes, cwd=cwd, hold_signals=False)
+        self.command = self.child.command
+        self.pid = self.child.pid
 
     @property
     def output(self) -> str:
-        with self._grown:
-            return "\n".join(self.lines)
+        return self.child.output
 
     def running(self) -> bool:
-        return self._popen.poll() is None
+        return self.child.status is None
 
-    def wait_for_line(self, pattern: str, timeout: float = 30.0, after: str | None = None) -> str:
+    def wait_for_line(self, pattern: str, timeout: float = 60.0, after: str | None = None) -> str:
         """The first line that matches, past or coming (after the first that matches `after`).
 
         AssertionError with the output when none does.
         """
-        wanted = re.compile(pattern)
         deadline = time.monotonic() + timeout
-        seen = 0
-        if after is not None:
-            mark = self.wait_for_line(after, timeout)
-            with self._grown:
-                seen = self.lines.index(mark) + 1
-        with self._grown:
-            while True:
-                for line in self.lines[seen:]:
-                    if wanted.search(line):
-                        return line
-                seen = len(self.lines)
-                left = deadline - time.monotonic()
-                if left <= 0 or not self._reader.is_alive():
-                    break
-                self._grown.wait(min(left, 0.5))
-        raise AssertionError(f"{self.command[0]}: no line matches {pattern!r} in {timeout} s\n{self.output}")
+        is_last = False
+        while True:
+            is_running = self.running()  # before its output is read: what it wrote last is then there
+            lines = iter(self.output.splitlines(keepends=True))
+            if after is None or any(re.search(after, line) for line in lines):
+                for line in lines:
+                    if re.search(pattern, line) and (line.endswith("\n") or not is_running):
+                        return line.rstrip("\n")
+            if is_last:
+                raise AssertionError(
+                    f"{self.command[0]}: no line matches {pattern!r} in {timeout} s\n{self.output}"
+                )
+            is_last = not is_running or time.monotonic() > deadline
+            time.sleep(0.02)
+
+    def wait_until_signals_are_held(self, timeout: float = 60.0) -> None:
+        """Wait until the program has blocked SIGINT in its first line: until then the interpreter rules."""
+        deadline = time.monotonic() + timeout
+        while not self._holds(signal.SIGINT):
+            assert self.running(), self.output
+            assert time.monotonic() < deadline, f"{self.command[0]} never blocked SIGINT"
+            time.sleep(0.005)
+
+    def _holds(self, number: signal.Signals) -> bool:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        blocked = int(re.search(r"^SigBlk:\s*(\w+)$", status, re.MULTILINE).group(1), 16)  # type: ignore[union-attr]
+        return bool(blocked >> (number - 1) & 1)
 
     def send(self, number: signal.Signals, group: bool = False) -> None:
         """Send a signal to this process alone, or (as Ctrl-C in a terminal does) to all it started too."""
         if group:
-            os.killpg(self._popen.pid, number)
+            os.killpg(self.pid, number)
         else:
-            self._popen.send_signal(number)
+            self.child.send(number)
 
-    def wait(self, timeout: float = 20.0) -> int:
+    def wait(self, timeout: float = 60.0) -> int:
         """The exit status; AssertionError with the output when it does not end in time."""
-        try:
-            status = self._popen.wait(timeout)
-        except subprocess.TimeoutExpired:
+        status = self.child.wait(timeout)
+        if status is None:
             self.kill()
-            raise AssertionError(f"{self.command[0]} did not end in {timeout} s\n{self.output}") from None
-        self._reader.join(timeout=5.0)
+            raise AssertionError(f"{self.command[0]} did not end in {timeout} s\n{self.output}")
         return status
 
-    def stop(self, number: signal.Signals = signal.SIGINT, timeout: float = 20.0, group: bool = False) -> str:
+    def stop(self, number: signal.Signals = signal.SIGINT, timeout: float = 60.0, group: bool = False) -> str:
         """Ask it to end, assert that it did so with 0 and without a traceback, and return its output."""
         if self.running():
             self.send(number, group)
         self.assert_clean(timeout)
         return self.output
 
-    def assert_clean(self, timeout: float = 20.0) -> None:
+    def assert_clean(self, timeout: float = 60.0) -> None:
         """Wait for its end; assert exit status 0 and nothing unclean in the output."""
         status = self.wait(timeout)
         assert status == 0, f"{self.command[0]} ended with {status}\n{self.output}"
-        found = UNCLEAN.search(self.output)
-        assert found is None, f"{self.command[0]} wrote {found.group(0)!r}\n{self.output}"  # type: ignore[union-attr]
+        found = self.child.find_unclean()
+        assert not found, f"{self.command[0]} wrote {found!r}\n{self.output}"
 
     def kill(self) -> None:
         """End it and all it started, now. For leftovers only: a test asks with `stop`."""
-        if self.running():
-            os.killpg(self._popen.pid, signal.SIGKILL)
-            self._popen.wait()
-        self._reader.join(timeout=5.0)
+        self.child.kill()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return (
+        "one folder or file alone: make test TESTS=test/robot; pytest's options: make test ARGS='-k limits'"
+    )
 
 
 @pytest.fixture(scope="session")

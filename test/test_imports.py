@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The architecture, read off the sources: imports point one way, ROS stays at the edge, files stay small."""
+"""The architecture, read off the sources: imports point one way, ROS stays at the edge, names are unique."""
 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -11,27 +12,44 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "oxygen_ros"
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
+TOOLS = sorted(path for path in (ROOT / "tools").rglob("*.py") if "__pycache__" not in path.parts)
 
-# part -> parts of oxygen_ros it may import (itself is always allowed; "observation" is the shared value)
+# part -> parts of oxygen_ros it may import; itself is always allowed. The product imports neither bench nor
+# demo nor tools.
+VALUES = {"actions", "observation"}
+PRODUCT = {"engine", "models", "robot", "node", "replay"}
 MAY_IMPORT = {
-    "observation": set(),
-    "models": {"observation"},
-    "engine": {"observation", "models"},
-    "robot": {"observation"},
-    "sim": {"observation", "robot", "engine", "models", "msg"},
-    # Not of the node: what judges it must not share its code. Drivers play the demo robot's recording.
-    "soak": {"robot", "sim", "msg"},
-    "node": {"observation", "robot", "engine", "models", "msg"},
-    "replay": {"observation", "robot", "engine", "models", "msg"},
-    "bench": {"observation", "robot", "engine", "models"},
-    "train": {"observation", "robot", "engine", "models", "sim"},
+    "actions": set[str](),
+    "observation": set[str](),
+    "processes": set[str](),
+    "models": VALUES,
+    "engine": {*VALUES, "models"},
+    "robot": VALUES,
+    "node": {*VALUES, "engine", "models", "robot", "processes", "msg"},
+    "replay": {*VALUES, "engine", "models", "robot", "processes", "msg"},
+    "bench": {*VALUES, "engine", "models", "robot", "replay", "processes", "msg"},
+    "demo": {*VALUES, "engine", "models", "robot", "replay", "processes", "msg"},
 }
-# ROS itself: node/, and the files of sim/ and soak/ that are processes of a ROS graph.
+# What judges the node must not share its code.
+TOOLS_MAY_IMPORT = {"robot", "replay", "demo", "processes", "msg"}
+# Modules of the node that replay uses: a file is allowed where they are.
+NODE_WITHOUT_ROS = (
+    "control", "device", "housekeeping", "layout", "parameters", "preparation", "record", "settings",
+    "trigger",
+)  # fmt: skip
+MAY_IMPORT_MODULES = {"replay": tuple(f"oxygen_ros.node.{name}" for name in NODE_WITHOUT_ROS)}
 ROS = {"rclpy", "ament_index_python", "launch", "launch_ros", "cv_bridge", "builtin_interfaces"}
-SOAK_FILES = ("soak/driver", "soak/observer", "soak/injector", "soak/soak", "soak/storm")
-ROS_FILES = ("node/", "sim/bridge", "sim/demo", *SOAK_FILES)
+# Programs of a ROS graph.
+ROS_FILES = (
+    "bench/latency.py",
+    "demo/main.py",
+    "demo/recorder.py",
+    "demo/sim/bridge.py",
+    "demo/sim/parameters.py",
+    "node/",
+    "replay/player.py",
+)
 FORBIDDEN = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal"}
-MOST_LINES = 400
 
 
 def part_of(path: Path) -> str:
@@ -80,15 +98,29 @@ def test_imports_point_one_way(path: Path) -> None:
     assert part in MAY_IMPORT, f"oxygen_ros/{part} has no place in MAY_IMPORT: which way may it import?"
     for line, module in imported(path):
         words = module.split(".")
-        if words[0] != "oxygen_ros" or len(words) < 2:
+        assert words[0] not in ("soak", "tools"), f"{path}:{line}: tools/ is not installed"
+        if words[0] != "oxygen_ros" or len(words) < 2 or words[1] == part:
             continue
-        assert words[1] == part or words[1] in MAY_IMPORT[part], (
-            f"{path}:{line}: {part} must not import {module}"
-        )
+        is_allowed = words[1] in MAY_IMPORT[part] or module.startswith(MAY_IMPORT_MODULES.get(part, ()))
+        assert is_allowed, f"{path}:{line}: {part} must not import {module}"
         if part == "engine" and words[1] == "models":
             assert words[2:3] == ["interface"], (
                 f"{path}:{line}: the engine knows models only through models.interface"
             )
+
+
+def test_the_product_needs_neither_bench_nor_demo() -> None:
+    """Whoever adds a room says which side it is on."""
+    assert not set().union(*(MAY_IMPORT[part] for part in PRODUCT)) & {"bench", "demo"}
+    assert PRODUCT | {"bench", "demo", "processes"} | VALUES == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("path", TOOLS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_tools_import_nothing_of_the_node(path: Path) -> None:
+    for line, module in imported(path):
+        words = module.split(".")
+        if words[0] == "oxygen_ros":
+            assert words[1] in TOOLS_MAY_IMPORT, f"{path}:{line}: tools must not import {module}"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
@@ -99,6 +131,22 @@ def test_ros_stays_at_the_edge(path: Path) -> None:
         if name_of(path).startswith("robot/") and module.split(".")[0] == "cv_bridge":
             continue  # image encodings that are not worth decoding ourselves
         assert not is_ros(module), f"{path}:{line}: {module} belongs to node/ or the simulator's bridge"
+
+
+@pytest.mark.parametrize("name", NODE_WITHOUT_ROS)
+def test_the_part_of_the_node_that_replay_uses_has_no_ros(name: str) -> None:
+    """Neither itself nor by another module of the node."""
+    waiting, seen = [name], set[str]()
+    while waiting:
+        path = PACKAGE / "node" / f"{waiting.pop()}.py"
+        for line, module in imported(path) if path.is_file() else ():
+            if (path.name, module.split(".")[0]) == ("preparation.py", "ament_index_python"):
+                continue  # inside a function: for "package://" folders alone, which only ROS can find
+            assert not is_ros(module), f"{path}:{line}: {module} in what {name} imports"
+            words = module.split(".")
+            if words[:2] == ["oxygen_ros", "node"] and len(words) > 2 and words[2] not in seen:
+                seen.add(words[2])
+                waiting.append(words[2])
 
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if part_of(path) == "robot"], ids=name_of)
@@ -123,13 +171,22 @@ def test_no_pickle(path: Path) -> None:
             assert fine, f"{path}:{node.value.lineno}: {node.arg} must be False"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_file_can_be_read_in_one_sitting(path: Path) -> None:
+@pytest.mark.parametrize("path", [*SOURCES, *TOOLS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_file_says_its_licence_and_what_it_is(path: Path) -> None:
     text = path.read_text()
-    lines = text.count("\n")
-    assert lines <= MOST_LINES, f"{path}: {lines} lines, at most {MOST_LINES}"
     assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n"), f"{path}: the licence line is missing"
-    assert ast.get_docstring(ast.parse(text)), f"{path}: no docstring says what lives here and what does not"
+    assert ast.get_docstring(ast.parse(text)), f"{path}: no docstring says what the file is"
+
+
+def test_class_names_are_unique() -> None:
+    """A name says which class is meant, in the whole package."""
+    places = defaultdict(list)
+    for path in [*SOURCES, *TOOLS]:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(ROOT)))
+    twice = {name: files for name, files in places.items() if len(files) > 1}
+    assert not twice
 
 
 def test_the_rules_see_what_they_forbid() -> None:

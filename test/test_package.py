@@ -21,7 +21,10 @@ def files_below(folder: Path) -> set[str]:
     return {
         str(path.relative_to(folder))
         for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
+        if path.is_file()
+        and path.suffix != ".pyc"
+        # Caches, also those of a tool that was run in a folder of the package.
+        and not any(part == "__pycache__" or part.startswith(".") for part in path.relative_to(folder).parts)
     }
 
 
@@ -134,6 +137,12 @@ def test_wheel_holds_the_modules_and_their_data(tmp_path: Path) -> None:
     assert wheel.name.split("-")[1] == manifest_version()
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
+        (entry_points,) = (name for name in names if name.endswith("/entry_points.txt"))
+        commands = re.findall(r"^(\w+) ?= ?([\w.]+):main$", archive.read(entry_points).decode(), re.MULTILINE)
+    assert {name for name, _ in commands} == {"oxygen_bench", "oxygen_eval", "oxygen_train"}
+    for name, module in commands:
+        assert f"{module.replace('.', '/')}.py" in names, f"{name} starts {module}, which is not in the wheel"
+    assert not [name for name in names if name.startswith(("tools/", "soak/", "test/"))]
     missing = {f"oxygen_ros/{name}" for name in files_below(ROOT / "oxygen_ros")} - names
     assert not missing, "not in the wheel: " + ", ".join(sorted(missing))
     for folder in ("config", "resource"):

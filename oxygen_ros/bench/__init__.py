@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Isolated execution against ours, with the same kernels on both sides: only the scheduling differs.
 
-In reading order: `robots` and `workload` (what is run), `predict` (what it should cost), `lane` (one
-engine, one tick), `components` and `floor` (what its parts cost alone), `cell` (all modes in turn),
-`results`, `baseline` and `record` (the figures), `device` and `energy` (the machine), `bursts` (ticks in
-real time), `setup`, `options`, `stopping`, `report`, `draw` and `main` (the command `oxygen_bench`).
+In reading order: `preset`, `families` and `workload` (what is run), `predict` (what it should cost), `timing`
+and `engine_run` (one engine, one tick), `components` and `floors` (what its parts cost alone), `comparison`
+(all modes in turn), `results` (the figures and their file), `device` (the machine), `real_time` (ticks with a
+deadline), `setup`, `options`, `stopping`, `report`, `draw` and `main` (the command `oxygen_bench`).
 
-Programs of their own: `parallel` (two processes on one device), `gpu` (the checks of scripts/gpu_check),
-`latency` (what the node adds to its model's time).
+Programs of their own: `overhead` (the engine's own time), `parallel` (two processes on one device), `latency`
+(what the node adds to its model's time; the only one that needs ROS).
+
+Any family is measured through the model interface and its `ModelPreset`. What needs the inside of one is in a
+folder of the family's: `pi05` has its presets, its ablation and the checks of scripts/gpu_check.
 """

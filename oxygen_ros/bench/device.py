@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the device is and can do: its name, matrix rate, memory bandwidth, and peak memory.
+"""What the device is and can do: its name, matrix rate, memory bandwidth, peak memory, energy.
 
-Here live measurements of the device itself, none of a model. Energy is `energy`.
+Energy is read where the device tells it: by NVIDIA's management library, or from the power rails of a Jetson.
+Where nothing tells it the run says so; no figure is made up.
 """
 
 from __future__ import annotations
@@ -11,15 +12,26 @@ import ctypes
 import platform
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from oxygen_ros.bench.lane import Clock, synchroniser
+from oxygen_ros.bench.timing import Clock, make_wait, time_repeats
 
 _GIB = 2**30
+_SENSORS = Path("/sys/bus/i2c/drivers/ina3221")
+# Rails that together carry the whole module, by the names of different Jetsons; the first that are there are
+# read. Beside an AGX Orin's and a Thor's 5 V rail, GPU and CPU have rails of their own.
+_WHOLE = (
+    ("VIN",),
+    ("VDD_IN",),
+    ("VDD_GPU", "VDD_CPU_SOC_MSS", "VIN_SYS_5V0"),
+    ("VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0"),
+)
 
 
 def describe(device: torch.device) -> str:
@@ -42,14 +54,19 @@ def measure_limits(
     """GEMM rate [FLOP/s] of a large square product, and bandwidth [B/s] of reading and of copying memory."""
     big = device.type == "cuda"
     size = 8192 if big else 1024
-    wait = synchroniser(device)
+    wait = make_wait(device)
     a = torch.randn(size, size, device=device).to(dtype)
     b = torch.randn(size, size, device=device).to(dtype)
-    gemm = _best(lambda: a @ b, wait, clock)
+
+    def best(work: Callable[[], object]) -> float:
+        """The fastest of a few: a limit is what the device can do, not what it did meanwhile."""
+        return min(time_repeats(work, wait, clock, 5))
+
+    gemm = best(lambda: a @ b)
     bulk = torch.ones((_GIB if big else _GIB // 4) // 4, device=device)
     target = torch.empty_like(bulk)
-    read = _best(lambda: bulk.sum(), wait, clock)
-    copy = _best(lambda: target.copy_(bulk), wait, clock)
+    read = best(lambda: bulk.sum())
+    copy = best(lambda: target.copy_(bulk))
     amount = bulk.numel() * bulk.element_size()
     return {
         "gemm_flops_per_s": 2 * size**3 / gemm,
@@ -58,19 +75,7 @@ def measure_limits(
     }
 
 
-def _best(work: Callable[[], Any], wait: Callable[[], None], clock: Clock, repeats: int = 5) -> float:
-    """The fastest of a few: a limit is what the device can do, not what it did meanwhile."""
-    seconds = []
-    for _ in range(repeats + 1):
-        wait()
-        started = clock()
-        work()
-        wait()
-        seconds.append(clock() - started)
-    return min(seconds[1:])
-
-
-class Memory:
+class MemoryMeter:
     """Bytes held now and at most: of a GPU its allocator's, of a CPU this process's resident pages."""
 
     def __init__(self, device: torch.device) -> None:
@@ -81,7 +86,7 @@ class Memory:
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
             return
-        # Free pages that the C library keeps would count for whoever comes next.
+        # Free pages that the C library keeps would count for the next one.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
         with contextlib.suppress(OSError):
@@ -104,3 +109,77 @@ class Memory:
                 if line.startswith(field):
                     return int(line.split()[1]) * 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class EnergyMeter:
+    """Joules of stretches of work, or None where nothing tells them."""
+
+    def __init__(
+        self, source: str, read: Callable[[], float] | None = None, *, is_power: bool = False
+    ) -> None:
+        """source: where the figures come from, or why there are none
+        read:   joules since some time ago; is_power: watts now
+        """
+        self.source = source
+        self._read, self._is_power = read, is_power
+        self._began = 0.0
+
+    def begin(self) -> None:
+        if self._read is not None and not self._is_power:
+            self._began = self._read()
+
+    def end(self, seconds: float) -> float | None:
+        """Joules since `begin`, over which the device worked for `seconds`."""
+        if self._read is None:
+            return None
+        return self._read() * seconds if self._is_power else self._read() - self._began
+
+
+def find_energy(device: torch.device, sensors: Path = _SENSORS) -> EnergyMeter:
+    """What this device offers: a counter of joules, else watts, else nothing and why."""
+    if meter := _find_jetson_rail(sensors):
+        return meter
+    if device.type != "cuda":
+        return EnergyMeter("absent: a CPU tells none here")
+    try:
+        nvml: Any = import_module("pynvml")
+    except ImportError:
+        return EnergyMeter("absent: the Python package nvidia-ml-py is not installed")
+    try:
+        nvml.nvmlInit()
+        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    except (nvml.NVMLError, AttributeError) as error:
+        return EnergyMeter(f"absent: NVML does not know this device ({error})")
+    with contextlib.suppress(nvml.NVMLError):
+        nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        joules = lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000  # noqa: E731
+        return EnergyMeter("NVML energy counter", joules)
+    with contextlib.suppress(nvml.NVMLError):
+        nvml.nvmlDeviceGetPowerUsage(handle)
+        watts = lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000  # noqa: E731
+        return EnergyMeter("NVML power after each tick", watts, is_power=True)
+    return EnergyMeter("absent: NVML tells neither energy nor power of this device")
+
+
+def _find_jetson_rail(sensors: Path) -> EnergyMeter | None:
+    """A module's supply rails: millivolts times milliamperes of the INA3221 channels with their labels."""
+    found = {}
+    for label in sorted(sensors.glob("*/hwmon/hwmon*/in*_label")):
+        with contextlib.suppress(OSError):
+            found[label.read_text(encoding="ascii").strip()] = label
+    for names in _WHOLE:
+        if all(name in found for name in names):
+            power = partial(_read_watts, [found[name] for name in names])
+            return EnergyMeter(f"Jetson rail {' + '.join(names)}", power, is_power=True)
+    return None
+
+
+def _read_watts(labels: Sequence[Path]) -> float:
+    """Watts now of the channels with these label files together."""
+    watts = 0.0
+    for label in labels:
+        channel = label.name.removeprefix("in").removesuffix("_label")
+        volts, amperes = label.with_name(f"in{channel}_input"), label.with_name(f"curr{channel}_input")
+        watts += int(volts.read_text()) * int(amperes.read_text()) / 1e6
+    return watts

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pictures of a run: text against actions for every mode, one tick of each, ticks in real time.
 
-Here lives drawing; what is drawn is in the JSON too, but for the lateness of every single tick.
+What is drawn is in the JSON too, but for the lateness of every single tick.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from oxygen_ros.bench.bursts import LATE, BurstRun
+from oxygen_ros.bench.real_time import LATE, RealTimeRun
 
 _MODES = {"isolated": "#8c8c8c", "shared": "#d98e04", "batched": "#7a5195", "oxygen": "#0b84a5"}
+_TEXT, _OTHER = "#2f9e6e", "#e3e3e3"
 _CALLS = {
-    "process": "#c9c9c9",
-    "encode": "#0b84a5",
-    "denoise": "#f6a04d",
-    "extend": "#2f9e6e",
-    "other": "#e3e3e3",
-}
+    "process": "#c9c9c9", "encode": "#0b84a5", "denoise": "#f6a04d",
+    "complete": _TEXT, "fork": _TEXT, "extend": _TEXT,
+}  # fmt: skip
 _SHOWN = {"process": "images, words", "encode": "prefill", "denoise": "denoise", "extend": "decode step"}
 
 
@@ -67,14 +65,10 @@ def _draw_trade_off(axes: Axes, runs: list[dict[str, Any]]) -> None:
                 continue
             axes.annotate(
                 f"N{run['n']} k{run['k']}" if mode == best else f"k{run['k']}",
-                (at_x, at_y),
-                xytext=(-4, 3) if mode == best else (4, -6),
-                ha="right" if mode == best else "left",
-                textcoords="offset points",
-                fontsize=6,
-            )
-    axes.set_xlabel("text [tokens/s]")
-    axes.set_ylabel("actions [ticks/s]")
+                (at_x, at_y), xytext=(-4, 3) if mode == best else (4, -6),
+                ha="right" if mode == best else "left", textcoords="offset points", fontsize=6,
+            )  # fmt: skip
+    axes.set(xlabel="text [tokens/s]", ylabel="actions [ticks/s]")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     shown = [mode for mode in _MODES if any(run["mode"] == mode for run in runs)]
@@ -87,7 +81,7 @@ def _draw_trade_off(axes: Axes, runs: list[dict[str, Any]]) -> None:
 def _draw_phases(axes: Axes, timeline: dict[str, Any]) -> None:
     for row, calls in enumerate(timeline["calls"].values()):
         for name, start, end in calls:
-            color = _CALLS.get(name, _CALLS["other"])
+            color = _CALLS.get(name, _OTHER)
             axes.barh(row, end - start, left=start, height=0.6, color=color, edgecolor="white", linewidth=0.5)
         acted = next(end for name, _, end in calls if name == "unprocess")
         axes.plot([acted, acted], [row - 0.4, row + 0.4], color="black", linewidth=1.2)
@@ -106,18 +100,16 @@ def _draw_phases(axes: Axes, timeline: dict[str, Any]) -> None:
     )
 
 
-def draw_bursts(runs: Sequence[BurstRun], file: Path, title: str) -> None:
+def draw_real_time(runs: Sequence[RealTimeRun], file: Path, title: str) -> None:
     """For each run the lateness of its ticks in percent of the period, over the texts in flight."""
     with mpl.rc_context({"font.size": 8, "axes.spines.top": False}):
         figure = Figure(figsize=(9, 0.8 + 1.7 * len(runs)), dpi=120, layout="constrained")
-        for axes, run in zip(
-            figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0], runs, strict=True
-        ):
+        rows = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, run in zip(rows, runs, strict=True):
             percent = 100 * np.array(run.lateness) / run.period
             flying = axes.twinx()
-            flying.fill_between(
-                range(len(run.live)), run.live, color="#0b84a5", alpha=0.2, linewidth=0, step="mid"
-            )
+            ticks = range(len(run.live))
+            flying.fill_between(ticks, run.live, color="#0b84a5", alpha=0.2, linewidth=0, step="mid")
             flying.set_ylim(0, 1.05 * max(*run.live, 1))
             flying.yaxis.set_major_locator(MaxNLocator(integer=True))
             flying.set_ylabel("texts in flight", color="#0b84a5")

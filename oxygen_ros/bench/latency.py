@@ -1,37 +1,147 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the node adds to its model's own time: python -m oxygen_ros.bench.latency [--seconds S] [--json FILE]
 
-A real node with the demo model and three raw 224 x 224 cameras, fed by a process of its own over DDS:
+A real node with the demo model, fed over DDS by this process: a robot that only sends three raw 224 x 224
+cameras and its joints, and listens.
 
 1. From the last image of a set being received to its chunk being handed to the middleware, less prefill and
-   denoise (decoding images, resizing, tokenising, limits and messages are all counted as the node's).
+   denoise (decoding images, resizing, tokenizing, limits and messages are all counted as the node's).
 2. Ticks missed in a period, with joint states at 20 Hz and at 500 Hz.
 
-Here lives the arithmetic and nothing of ROS: both processes are programs of the installed package. Exits
-with 1 when a bound is broken.
+The node is a program of the installed package. Exits with 1 when a bound is broken.
 """
 
 from __future__ import annotations
 
 import argparse
+import array
 import json
 import os
 import platform
 import shutil
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import Image, JointState
+
+from oxygen_ros.msg import ActionChunk, TickStats
+from oxygen_ros.processes import ChildError, ChildProcess
+
 CAMERAS = ("top", "wrist", "side")
+SIZE = 224  # of square rgb8 images [px]
+PICTURES = 8  # different ones of each camera
 PERIOD = 0.1  # s
 MOST_OVERHEAD = 0.010  # s, at the median
 FIRST = 5  # ticks left out: discovery, first messages
+# DDS discovery and the node's first tick come before anything counts [s].
+PATIENCE = 60.0
+FIGURES = (
+    "tick", "wait", "process", "prefill", "denoise", "publish", "text", "latency", "age", "skew",
+    "ticks_skipped",
+)  # fmt: skip
+# As a camera sends its images, and the node its chunks and ticks.
+NEWEST_IMAGE = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+NEWEST_CHUNK = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
+TICKS = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
+
+
+class SendingRobot:
+    """Publishers of one robot, and what came back. Every message is made before the first is sent."""
+
+    def __init__(self, node: Node, joints: Sequence[str]) -> None:
+        self._clock = node.get_clock()
+        self._images = [_make_images(index) for index in range(len(CAMERAS))]
+        self._cameras = [
+            node.create_publisher(Image, f"/camera/{name}/image_raw", NEWEST_IMAGE) for name in CAMERAS
+        ]
+        self._joints = node.create_publisher(JointState, "joint_states", 10)
+        self._state = JointState(name=joints, position=array.array("d", [0.1] * len(joints)))
+        # stamp [ns] -> steady time at which the last image of that set was handed to the middleware [s]
+        self._sent: dict[int, float] = {}
+        self.ticks: list[dict[str, float]] = []
+        self.trips: list[float] = []
+        node.create_subscription(ActionChunk, "/oxygen/action_chunk", self._hear_chunk, NEWEST_CHUNK)
+        node.create_subscription(TickStats, "/oxygen/tick", self._hear_tick, TICKS)
+
+    def send_images(self, turn: int) -> None:
+        """One set, all with one stamp."""
+        now = self._clock.now()
+        for publisher, images in zip(self._cameras, self._images, strict=True):
+            image = images[turn % len(images)]
+            image.header.stamp = now.to_msg()
+            publisher.publish(image)
+        self._sent[now.nanoseconds] = time.monotonic()
+
+    def send_joints(self, turn: int) -> None:
+        self._state.header.stamp = self._clock.now().to_msg()
+        self._joints.publish(self._state)
+
+    def _hear_chunk(self, message: ActionChunk) -> None:
+        now = time.monotonic()
+        stamp_ns = message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec
+        if stamp_ns in self._sent:
+            self.trips.append(now - self._sent[stamp_ns])
+
+    def _hear_tick(self, message: TickStats) -> None:
+        self.ticks.append({name: getattr(message, name) for name in FIGURES})
+
+
+def _make_images(seed: int) -> list[Image]:
+    noise = np.random.default_rng(seed)
+    images = []
+    for _ in range(PICTURES):
+        image = Image(height=SIZE, width=SIZE, encoding="rgb8", step=3 * SIZE)
+        image.data = array.array("B", noise.bytes(3 * SIZE * SIZE))
+        images.append(image)
+    return images
+
+
+def _repeat(send: Callable[[int], None], rate: float, is_over: threading.Event) -> None:
+    """Call `send` at a rate, on a grid: a late one does not shift those after it."""
+    began, turn = time.monotonic(), 0
+    while not is_over.wait(max(began + turn / rate - time.monotonic(), 0.0)):
+        send(turn)
+        turn += 1
+
+
+def send(joints: Sequence[str], joint_rate: float, seconds: float) -> dict[str, Any]:
+    """Send for `seconds` from the node's first tick on; what came back."""
+    rclpy.init()
+    node = rclpy.create_node("traffic")
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    robot, is_over = SendingRobot(node, joints), threading.Event()
+    senders = [
+        threading.Thread(target=_repeat, args=(work, rate, is_over), daemon=True)
+        for work, rate in ((robot.send_images, 1 / PERIOD), (robot.send_joints, joint_rate))
+    ]
+    for sender in senders:
+        sender.start()
+    until = time.monotonic() + PATIENCE
+    while not robot.ticks and time.monotonic() < until:
+        executor.spin_once(timeout_sec=0.1)
+    until = time.monotonic() + seconds if robot.ticks else 0.0
+    while time.monotonic() < until:
+        executor.spin_once(timeout_sec=0.1)
+    is_over.set()
+    for sender in senders:
+        sender.join()
+    executor.shutdown()
+    node.destroy_node()
+    rclpy.shutdown()
+    return {"ticks": robot.ticks, "trips": robot.trips}
 
 
 def find_demo_model() -> Path:
@@ -65,24 +175,16 @@ def measure(
         **{f"cameras.{name}.topic": f"/camera/{name}/image_raw" for name in CAMERAS},
     }
     words = [word for name, value in values.items() for word in ("-p", f"{name}:={value}")]
-    program = shutil.which("oxygen_node")
-    if program is None:
-        raise SystemExit("oxygen_node is not on PATH: make build, then source scripts/env.sh")
-    node = subprocess.Popen(
-        [program, "--ros-args", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
     try:
-        traffic = subprocess.run(
-            [sys.executable, "-m", "oxygen_ros.node.traffic", "--cameras", *CAMERAS, "--joints", *joints,
-             "--rate", str(1 / PERIOD), "--joint-rate", str(joint_rate), "--seconds", str(seconds)],
-            stdout=subprocess.PIPE, check=True,
-        )  # fmt: skip
+        node = ChildProcess(["oxygen_node", "--ros-args", *words], model.parent / "node.log")
+    except ChildError as error:
+        raise SystemExit(str(error)) from None
+    try:
+        heard = send(joints, joint_rate, seconds)
     finally:
-        node.send_signal(signal.SIGINT)
-        _, told = node.communicate(timeout=30)
-    heard: dict[str, Any] = json.loads(traffic.stdout)
+        node.stop()
     if len(heard["ticks"]) <= FIRST:
-        raise SystemExit(f"only {len(heard['ticks'])} ticks were heard; the node said:\n{told.decode()}")
+        raise SystemExit(f"only {len(heard['ticks'])} ticks were heard; the node said:\n{node.output}")
     return heard
 
 
@@ -96,12 +198,12 @@ def describe(name: str, seconds: Sequence[float]) -> str:
 def judge_overhead(heard: Mapping[str, Any]) -> float:
     """Print the parts; the median of what is not the model's [s]."""
     ticks = heard["ticks"][FIRST:]
-    overhead = [tick["latency"] - tick["prefill"] - tick["denoise"] for tick in ticks]
+    overhead: list[float] = [tick["latency"] - tick["prefill"] - tick["denoise"] for tick in ticks]
     print(f"  {len(ticks)} ticks, {len(CAMERAS)} cameras" + " " * 24 + "   min [ms]   median      p99")
     print(describe("set received -> chunk published", [tick["latency"] for tick in ticks]))
     print(describe("the model's prefill and denoise", [t["prefill"] + t["denoise"] for t in ticks]))
     print(describe("beyond it", overhead))
-    print(describe("  of that: decode, resize, tokenise", [tick["process"] for tick in ticks]))
+    print(describe("  of that: decode, resize, tokenize", [tick["process"] for tick in ticks]))
     print(describe("  of that: limits, message, publishing", [tick["publish"] for tick in ticks]))
     print(describe("process to process, both DDS hops included", heard["trips"][FIRST:]))
     return statistics.median(overhead)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`oxygen_bench`: measure, show, write. Ctrl-C and SIGTERM keep and write what there is.
-
-Here lives the order of a run and nothing else.
-"""
+"""`oxygen_bench`: measure, show, write. Ctrl-C and SIGTERM keep and write what there is."""
 
 from __future__ import annotations
 
@@ -10,133 +7,105 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBar
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from oxygen_ros.bench.ablate import ablate
-from oxygen_ros.bench.baseline import measure_baseline
-from oxygen_ros.bench.bursts import BUDGETS, BurstRun, find_period, run_bursts
-from oxygen_ros.bench.cell import Beat, Cell, plan_cell
+from oxygen_ros.bench.comparison import Comparison, plan_comparison
+from oxygen_ros.bench.components import measure_components
 from oxygen_ros.bench.device import describe
-from oxygen_ros.bench.draw import draw, draw_bursts
-from oxygen_ros.bench.options import Options, parse
-from oxygen_ros.bench.predict import Costs, choices, recommend
-from oxygen_ros.bench.record import Record, Unwritable
+from oxygen_ros.bench.draw import draw, draw_real_time
+from oxygen_ros.bench.options import BenchOptions, parse
+from oxygen_ros.bench.predict import Costs, describe_choice
+from oxygen_ros.bench.real_time import BUDGETS, RealTimeRun, find_period, measure_real_time
 from oxygen_ros.bench.report import show
-from oxygen_ros.bench.setup import Shared
-from oxygen_ros.bench.stopping import Signals, Stopped
+from oxygen_ros.bench.results import Record, Unwritable
+from oxygen_ros.bench.setup import BenchShared
+from oxygen_ros.bench.stopping import Stopped, StopSignals
+from oxygen_ros.bench.timing import Progress
 
 
-def measure(options: Options, record: Record, shared: Shared, beat: Beat) -> None:
-    """All cells; the record holds what is complete, and of a stopped cell its complete rounds."""
-    costs: dict[str, Costs] = {}
+def measure(options: BenchOptions, record: Record, shared: BenchShared, progress: Progress) -> None:
+    """All comparisons; the record holds what is complete, and of a stopped one its complete rounds."""
+    setup, costs = options.setup, dict[str, Costs]()
     if options.components or options.tick is not None:
-        for dtype in options.setup.dtypes:
-            beat(f"components alone in {dtype}")
-            entry, costs[dtype] = measure_baseline(shared, dtype, repeats=options.repeats)
+        for dtype in setup.dtypes:
+            progress(f"components alone in {dtype}")
+            entry, costs[dtype] = measure_components(shared, dtype, repeats=options.repeats)
             record.document["components"].append(entry)
             record.write(options.json)
     if options.tick is not None:
-        record.document["recommended_k"] = _recommend(options, costs)
-    plain = [Cell(shared, n, k) for n, k in options.setup.cells]
-    drafted = [Cell(shared, n, k, draft=options.setup.draft) for n, k in options.setup.cells]
-    for cell in plain + (drafted if options.setup.draft else []):
-        try:
-            cell.run(beat)
-        finally:
-            record.add(cell)
-            record.write(options.json)
-            cell.tracks.clear()  # the next cell's pools take this one's place
-            cell.samples.clear()
+        record.document["recommended_k"] = [
+            describe_choice(dtype, n, setup.requests, setup.suffix_tokens, own, options.tick)
+            for dtype, own in costs.items()
+            for n in setup.n
+        ]
+    for draft in dict.fromkeys((0, setup.draft)):
+        for n, k in setup.pairs:
+            comparison = Comparison(shared, n, k, draft=draft)
+            try:
+                comparison.measure(progress)
+            finally:
+                record.add(comparison)
+                record.write(options.json)
+                comparison.clear()
 
 
-def measure_ablation(options: Options, record: Record, shared: Shared, beat: Beat) -> None:
+def measure_ablation(options: BenchOptions, record: Record, shared: BenchShared, progress: Progress) -> None:
     """Each speed-up without and with it, for every dtype."""
+    ablate = import_module(shared.preset.ablation).ablate
     for dtype in options.setup.dtypes:
+        found = record.document["ablation"]
         try:
-            ablate(shared, dtype, rounds=options.setup.ticks, found=record.document["ablation"], beat=beat)
+            ablate(shared, dtype, rounds=options.setup.ticks, found=found, progress=progress)
         finally:
             record.write(options.json)
 
 
-def measure_bursts(options: Options, record: Record, shared: Shared, beat: Beat) -> None:
+def measure_deadlines(options: BenchOptions, record: Record, shared: BenchShared, progress: Progress) -> None:
     """Both patterns of arrivals, or the one asked for: acting only, then under either kind of budget."""
     setup = options.setup
-    period = options.period or find_period(shared, setup.dtypes[0], beat)
+    period = options.period or find_period(shared, setup.dtypes[0], progress)
     for arrivals in ("bursts", "poisson") if setup.arrivals == "one" else (setup.arrivals,):
-        runs = [BurstRun(arrivals, budget, period) for budget in BUDGETS]
+        runs = [RealTimeRun(arrivals, budget, period) for budget in BUDGETS]
         try:
-            run_bursts(shared, runs, options.margin, beat)
+            measure_real_time(shared, runs, options.margin, progress)
         finally:
             for run in runs:
-                record.add_bursts(run)
+                record.add_real_time(run)
             record.write(options.json)
-
-
-def _recommend(options: Options, costs: dict[str, Costs]) -> list[dict[str, object]]:
-    setup, tick = options.setup, options.tick
-    assert tick is not None
-    found: list[dict[str, object]] = []
-    for dtype, own in costs.items():
-        for n in setup.n:
-            possible = choices(n, setup.requests, setup.suffix_tokens, own)
-            choice = recommend(possible, tick)
-            if choice is not None:
-                words = (
-                    f"{dtype}, N {n}: k = {choice.k} for a tick of {tick * 1e3:.0f} ms (predicted "
-                    f"{choice.tick * 1e3:.0f} ms); a text takes {choice.text_ticks} "
-                    f"tick{'s' * (choice.text_ticks > 1)}"
-                )
-            elif possible:
-                fastest = min(possible, key=lambda c: c.tick)
-                words = (
-                    f"{dtype}, N {n}: no k fits a tick of {tick * 1e3:.0f} ms; the shortest is "
-                    f"{fastest.tick * 1e3:.0f} ms with k = {fastest.k}"
-                )
-            else:
-                words = f"{dtype}, N {n}: {setup.requests} texts a tick never fit into the rows of one step"
-            found.append(
-                {
-                    "dtype": dtype,
-                    "n": n,
-                    "tick_ms": tick * 1e3,
-                    "k": choice.k if choice else None,
-                    "predicted_ms": choice.tick * 1e3 if choice else None,
-                    "words": words,
-                }
-            )
-    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     command = shlex.join(["oxygen_bench", *(sys.argv[1:] if arguments is None else arguments)])
     try:
-        with Signals() as signals:
+        with StopSignals() as signals:
             return _run(options, command, signals)
     except Stopped as stopped:  # before there was anything to keep
         return stopped.code
 
 
-def _run(options: Options, command: str, signals: Signals) -> int:
+def _run(options: BenchOptions, command: str, signals: StopSignals) -> int:
     code = 0
     record: Record | None = None
     try:
-        with Progress(
+        with ProgressBar(
             SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(),
             console=Console(stderr=True), transient=True,
         ) as progress:  # fmt: skip
             bar = progress.add_task(f"drawing the weights of {options.setup.preset}")
             if not (options.ablate or options.deadline):
-                # Said before anything is built: a workload that does not fit.
-                for n, k in options.setup.cells:
-                    plan_cell(options.setup, n, k, draft=options.setup.draft)
-            shared = Shared.make(options.setup)
+                # A workload that does not fit is refused before anything is built.
+                for n, k in options.setup.pairs:
+                    plan_comparison(options.setup, n, k, draft=options.setup.draft)
+            shared = BenchShared.make(options.setup)
             record = Record(options.setup, describe(shared.device), shared.energy.source, command)
-            work = measure_ablation if options.ablate else measure_bursts if options.deadline else measure
+            work = measure_ablation if options.ablate else measure_deadlines if options.deadline else measure
             work(options, record, shared, lambda words: progress.update(bar, description=words))
         record.document["complete"] = True
     except Stopped as stopped:
@@ -165,11 +134,11 @@ def _run(options: Options, command: str, signals: Signals) -> int:
     return code or int(wrong)
 
 
-def _draw(options: Options, record: Record) -> None:
+def _draw(options: BenchOptions, record: Record) -> None:
     if options.png and record.document["runs"]:
         draw(record.document, options.png)
-    if options.png and record.bursts:
-        draw_bursts(record.bursts, options.png, f"{options.setup.preset}, {record.document['device']}")
+    if options.png and record.real_time:
+        draw_real_time(record.real_time, options.png, f"{options.setup.preset}, {record.document['device']}")
 
 
 if __name__ == "__main__":

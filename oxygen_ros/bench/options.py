@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of `oxygen_bench`: what may be asked for, and what is said when it may not.
 
-Here lives parsing only. The settings' own rules are `setup`'s.
+The settings' own rules are in `setup`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from oxygen_ros.bench.record import check_writable
-from oxygen_ros.bench.robots import ROBOTS
-from oxygen_ros.bench.setup import CLOCKS, Setup, use_threads
+from oxygen_ros.bench.families import PRESETS
+from oxygen_ros.bench.preset import ROBOTS
+from oxygen_ros.bench.results import check_writable
+from oxygen_ros.bench.setup import CLOCKS, BenchSetup, use_threads
 from oxygen_ros.bench.workload import ARRIVALS
-from oxygen_ros.engine.engine import MODES
+from oxygen_ros.engine import MODES
 from oxygen_ros.models import ModelError
 from oxygen_ros.models.loading import DTYPES
-from oxygen_ros.models.pi05.config import PRESETS
 
 SWEEP_N = (5, 10, 20, 30)
 SWEEP_K = (1, 2, 5, 10)
-# What a kind of run has no use for: asked for all the same, it is refused rather than passed over.
+# Settings that are options of the same name.
+_SETTINGS = (
+    "preset", "robot", "device", "requests", "denoise_steps", "horizon", "prompt_tokens", "suffix_tokens",
+    "arrivals", "burst_every", "seed", "clock",
+)  # fmt: skip
+# What a kind of run has no use for: it is refused rather than passed over.
 _TEXT = ("n", "k", "sweep", "requests", "arrivals", "burst_every", "suffix_tokens")
 _TABLES = ("modes", "speculate", "tick_ms", "no_components", "repeats", "clock")
 _PACE = ("period_ms", "margin_ms")
@@ -35,14 +40,14 @@ _NO_USE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """A run and what is made of it.
+class BenchOptions:
+    """A run and what is made of it. Times in seconds.
 
-    tick:        the user's tick time [s] for which a k is recommended, or None
+    tick:        the user's tick time for which a k is recommended, or None
     components:  measure the table of components at every row bucket
     """
 
-    setup: Setup
+    setup: BenchSetup
     tick: float | None
     components: bool
     repeats: int
@@ -54,7 +59,7 @@ class Options:
     margin: float
 
 
-def parse(arguments: Sequence[str] | None) -> Options:
+def parse(arguments: Sequence[str] | None) -> BenchOptions:
     """Options of a command line; a mistake ends the program with a line that says what is allowed."""
     parser = _parser()
     given = parser.parse_args(arguments)
@@ -65,25 +70,14 @@ def parse(arguments: Sequence[str] | None) -> Options:
             raise ValueError(f"repeats must be 1 or more, got {given.repeats}")
         # Before the settings: which clock there is depends on it.
         use_threads(given.threads)
-        setup = Setup(
-            preset=given.preset,
-            robot=given.robot,
+        setup = BenchSetup(
             modes=_names(given.modes),
             dtypes=_names(given.dtype),
-            device=given.device,
             n=(SWEEP_N if sweep else (30,)) if given.n is None else _numbers("n", given.n),
             k=(SWEEP_K if sweep else (5,)) if given.k is None else _numbers("k", given.k),
-            requests=given.requests,
-            denoise_steps=given.denoise_steps,
-            horizon=given.horizon,
-            prompt_tokens=given.prompt_tokens,
-            suffix_tokens=given.suffix_tokens,
-            arrivals=given.arrivals,
-            burst_every=given.burst_every,
             ticks=given.ticks or (5000 if given.deadline else 20),
             draft=given.speculate,
-            seed=given.seed,
-            clock=given.clock,
+            **{name: getattr(given, name) for name in _SETTINGS},
         )
         for what, value in (("tick-ms", given.tick_ms), ("period-ms", given.period_ms)):
             if value is not None and not 0 < value < math.inf:
@@ -92,13 +86,23 @@ def parse(arguments: Sequence[str] | None) -> Options:
             raise ValueError(f"margin-ms must be 0 or more, got {given.margin_ms}")
         if given.ticks is not None and given.ticks < 1:
             raise ValueError(f"ticks must be 1 or more, got {given.ticks}")
-        if not setup.cells:
+        if not setup.pairs:
             raise ValueError(
                 f"no k in {list(setup.k)} is as small as any N in {list(setup.n)}: more steps than a text "
                 f"has tokens do nothing; name a k of {max(setup.n)} or less"
             )
         if given.deadline:
-            _check_deadline(setup)
+            for what, values in (("n", setup.n), ("k", setup.k), ("dtype", setup.dtypes)):
+                if len(values) > 1:
+                    raise ValueError(f"--deadline takes one {what}, got {', '.join(map(str, values))}")
+            if setup.k == (0,):
+                raise ValueError(
+                    "--deadline needs a k of 1 or more: it is the most steps that a tick may use, got 0"
+                )
+        if given.ablate and not PRESETS[setup.preset].ablation:
+            raise ValueError(f"preset {setup.preset}: its family has no ablation; leave out --ablate")
+        if setup.draft and not PRESETS[setup.preset].can_draft:
+            raise ValueError(f"preset {setup.preset}: its family takes no drafts; leave out --speculate")
         for file in (given.json, given.png):
             if file is not None:
                 check_writable(file)
@@ -106,18 +110,11 @@ def parse(arguments: Sequence[str] | None) -> Options:
             raise ValueError(f"json and png are both {given.json}: name two files")
     except (ValueError, ModelError) as error:
         parser.error(str(error))
-    return Options(
-        setup=setup,
-        tick=given.tick_ms / 1e3 if given.tick_ms else None,
-        components=not given.no_components,
-        repeats=given.repeats,
-        json=given.json,
-        png=given.png,
-        ablate=given.ablate,
-        deadline=given.deadline,
-        period=given.period_ms / 1e3 if given.period_ms else None,
-        margin=given.margin_ms / 1e3,
-    )
+    return BenchOptions(
+        setup, given.tick_ms and given.tick_ms / 1e3, not given.no_components, given.repeats, given.json,
+        given.png, given.ablate, given.deadline, given.period_ms and given.period_ms / 1e3,
+        given.margin_ms / 1e3,
+    )  # fmt: skip
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -143,37 +140,26 @@ def _parser() -> argparse.ArgumentParser:
     add("--horizon", type=int, help="H, actions in a chunk (the preset's)")
     add("--prompt-tokens", type=int, default=40, help="of the prefix, state included")
     add("--suffix-tokens", type=int, default=2, help="of a text's own prompt")
-    add(
-        "--speculate",
-        type=int,
-        default=0,
-        metavar="D",
-        help="also measure drafts of up to D tokens, on their own",
-    )
+    drafts = "also measure drafts of up to D tokens, on their own"
+    add("--speculate", type=int, default=0, metavar="D", help=drafts)
     add("--tick-ms", type=float, help="your tick time: the largest k that fits is recommended")
     add("--no-components", action="store_true", help="leave out the table of components at every row count")
     add("--repeats", type=int, default=3, help="of each entry in that table")
-    add(
-        "--clock",
-        default="auto",
-        help=f"{', '.join(CLOCKS)}; thread leaves out what other programs take (CPU)",
-    )
+    clocks = f"{', '.join(CLOCKS)}; thread leaves out what other programs take (CPU)"
+    add("--clock", default="auto", help=clocks)
     add("--seed", type=int, default=0)
-    add("--json", type=Path, help="write all figures here, after every cell")
+    add("--json", type=Path, help="write all figures here, after every pair of N and k")
     add("--png", type=Path, help="draw the trade-off and one tick's phases here")
     add("--ablate", action="store_true", help="instead: what each lossless speed-up is worth")
-    add(
-        "--deadline",
-        action="store_true",
-        help="instead: late ticks under bursts and Poisson arrivals, in real time",
-    )
+    late = "instead: late ticks under bursts and Poisson arrivals, in real time"
+    add("--deadline", action="store_true", help=late)
     add("--period-ms", type=float, help="with --deadline: of ticks (default: what acting alone keeps here)")
     add("--margin-ms", type=float, default=5.0, help="with --deadline: kept free before the next tick")
     return parser
 
 
 def _check_use(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
-    """Raise ValueError for an option that this kind of run would pass over."""
+    """Raise ValueError for an option that this kind of run has no use for."""
     if given.ablate and given.deadline:
         raise ValueError("--ablate and --deadline are runs of their own: one at a time")
     kind = "--ablate" if given.ablate else "--deadline" if given.deadline else "a run without --deadline"
@@ -183,15 +169,6 @@ def _check_use(parser: argparse.ArgumentParser, given: argparse.Namespace) -> No
         raise ValueError(f"{names}: of no use to {kind}; leave out one or the other")
     if given.no_components and given.tick_ms is not None:
         raise ValueError("--tick-ms needs the components that --no-components leaves out: one or the other")
-
-
-def _check_deadline(setup: Setup) -> None:
-    """Raise ValueError for what ticks in real time cannot have: one N, k and dtype, and steps at all."""
-    for what, values in (("n", setup.n), ("k", setup.k), ("dtype", setup.dtypes)):
-        if len(values) > 1:
-            raise ValueError(f"--deadline takes one {what}, got {', '.join(map(str, values))}")
-    if setup.k == (0,):
-        raise ValueError("--deadline needs a k of 1 or more: it is the most steps that a tick may use, got 0")
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oxygen_ros.bench.lane import CallTimer
-from oxygen_ros.bench.results import spread
+from oxygen_ros.actions import joint_space
+from oxygen_ros.bench.timing import CallTimer, spread
 from oxygen_ros.engine import Budget, Engine, TextTask
-from oxygen_ros.models.interface import Capacity, Guide, Model, ModelSpec, Prefix, Rows
+from oxygen_ros.models.interface import Capacity, ExpertSpec, Guide, Model, ModelSpec, Prefix, Rows
 from oxygen_ros.models.pi05.config import PRESETS
 from oxygen_ros.observation import Observation
 
@@ -32,22 +32,22 @@ MOST_OVERHEAD = 0.001  # s, at the median
 FIRST = 20  # ticks left out: until as many texts are in flight as asked for
 
 
-class Instant(Model):
+class InstantModel(Model):
     """Answers at once, with the sizes of a real model and nothing behind them."""
 
     def __init__(self, vocabulary: int, dtype: torch.dtype) -> None:
+        expert = ExpertSpec("actions", joint_space(("joint",)), 50, 32, step=0.1, denoise_steps=10)
         self.spec = ModelSpec(
-            family="instant", cameras=("top",), image_size=(2, 2), joints=("joint",),
-            action_joints=("joint",), representation="position", horizon=50, action_dim=32, step=0.1,
-            denoise_steps=10, vocabulary=vocabulary, eos_ids=(0,), max_prefix=8, cache_bytes_per_token=8,
+            family="instant", cameras=("top",), image_size=(2, 2), joints=("joint",), experts=(expert,),
+            eos_ids=(0,),
         )  # fmt: skip
         self.device = torch.device("cpu")
-        self._dtype = dtype
+        self._vocabulary, self._dtype = vocabulary, dtype
         self._actions = torch.zeros(50, 32)
 
     def allocate(self, capacity: Capacity) -> None:
         generator = torch.Generator().manual_seed(0)
-        shape = (capacity.max_rows, self.spec.vocabulary)
+        shape = (capacity.max_rows, self._vocabulary)
         self._logits = torch.randn(shape, generator=generator).to(self._dtype)
         self._logits[:, 0] = -100.0  # texts end at their limit
 
@@ -57,19 +57,25 @@ class Instant(Model):
     def encode(self, inputs: Any, slot: int) -> Prefix:
         return Prefix(8, 8)
 
-    def denoise(self, slot: int, noise: torch.Tensor, guide: Guide | None = None) -> torch.Tensor:
+    def denoise(
+        self, slot: int, noise: torch.Tensor, guide: Guide | None = None, expert: int = 0
+    ) -> torch.Tensor:
         return self._actions
 
     def extend(self, rows: Rows) -> torch.Tensor:
         return self._logits[: rows.wanted]
 
-    def unprocess(self, actions: torch.Tensor, observation: Observation) -> NDArray[np.float64]:
+    def unprocess(
+        self, actions: torch.Tensor, observation: Observation, expert: int = 0
+    ) -> NDArray[np.float64]:
         return actions[:, :1].double().numpy()
 
-    def normalize(self, actions: NDArray[np.float64], observation: Observation) -> torch.Tensor:
+    def normalize(
+        self, actions: NDArray[np.float64], observation: Observation, expert: int = 0
+    ) -> torch.Tensor:
         return self._actions
 
-    def tokenize(self, text: str) -> list[int]:
+    def tokenize(self, template: str, words: Mapping[str, str] | None = None) -> list[int]:
         return [1] * PROMPT_TOKENS
 
     def detokenize(self, ids: Sequence[int]) -> str:
@@ -88,25 +94,23 @@ def measure(
 ) -> list[tuple[float, int]]:
     """(seconds outside model calls, texts in flight) of each tick."""
     per_tick = -(-requests * steps // tokens)
-    frames = requests + per_tick + 2
-    engine = Engine(model, Capacity(frames, frames, PROMPT_TOKENS + tokens + draft, 64), draft=draft)
+    slots = requests + per_tick + 2
+    engine = Engine(model, Capacity(slots, slots, PROMPT_TOKENS + tokens + draft, 64), draft=draft)
     timer = CallTimer(model, time.thread_time)
     budget = Budget(steps=steps, rows=64)
     image = np.zeros((2, 2, 3), dtype=np.uint8)
     samples = []
     for number in range(FIRST + ticks):
-        observation = Observation(
-            stamp=number, images={"top": image}, joints=np.zeros(1), instruction="stack the blocks"
-        )
+        observation = Observation(number, {"top": image}, np.zeros(1), "stack the blocks")
         timer.calls.clear()
         started = time.thread_time()
-        with engine.observe(observation) as frame:
-            engine.act(frame)
+        with engine.observe(observation) as encoded:
+            engine.act(encoded)
             for _ in range(per_tick):
-                engine.ask(frame, TextTask(kind="bench", prompt="Now: ", max_tokens=tokens))
+                engine.ask(encoded, TextTask(kind="bench", prompt="Now: ", max_tokens=tokens))
             live = engine.live
         engine.advance(budget)
-        seconds = time.thread_time() - started - sum(end - start for _, start, end in timer.calls)
+        seconds = time.thread_time() - started - timer.seconds
         samples.append((seconds, live))
     return samples[FIRST:]
 
@@ -126,7 +130,7 @@ def main() -> int:
         if getattr(given, name) < 1:
             parser.error(f"--{name} must be at least 1, got {getattr(given, name)}")
     torch.set_num_threads(1)
-    model = Instant(given.vocabulary, getattr(torch, given.dtype))
+    model = InstantModel(given.vocabulary, getattr(torch, given.dtype))
     samples = measure(model, given.requests, given.tokens, given.steps, given.draft, given.ticks)
     outside = spread([seconds for seconds, _ in samples])
     live = sum(live for _, live in samples) / len(samples)

@@ -4,10 +4,8 @@
 The obvious alternative to one engine: each process has the weights for itself and encodes the observation
 for itself, and the device shares its time out between them. Windows take turns in one run:
 
-    isolated        one process: each tick acts, then says its texts to their ends
-    parallel        the actor ticks as fast as it can while the talker says one text after the other
-
-Here lives that experiment, both processes and what they tell each other; a tick is `lane`'s.
+    isolated        one process: each tick acts, then makes its texts to their ends
+    parallel        the actor ticks as fast as it can while the talker makes one text after the other
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -29,137 +27,107 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
-from oxygen_ros.bench.device import Memory, describe
-from oxygen_ros.bench.lane import Lane
-from oxygen_ros.bench.record import check_writable, write_json
-from oxygen_ros.bench.results import spread
-from oxygen_ros.bench.robots import suffix_of
-from oxygen_ros.bench.setup import Setup, Shared, use_threads
-from oxygen_ros.bench.stopping import Signals, Stopped
+from oxygen_ros.bench.device import MemoryMeter, describe
+from oxygen_ros.bench.engine_run import EngineRun
+from oxygen_ros.bench.results import check_writable, write_json
+from oxygen_ros.bench.setup import BenchSetup, BenchShared, use_threads
+from oxygen_ros.bench.stopping import Stopped, StopSignals
+from oxygen_ros.bench.timing import spread
 from oxygen_ros.bench.workload import MAX_ROWS
-from oxygen_ros.engine import Budget, Engine, TextTask
+from oxygen_ros.engine import Budget
 from oxygen_ros.models import ModelError
 from oxygen_ros.models.interface import Capacity
 
 Window = dict[str, Any]
 
 
-class Worker:
-    """One process's model, and the three things it can do for a while."""
+class ParallelWorker:
+    """One process's model, and the three things it can do for a while: act, talk, both as isolated."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: BenchSetup) -> None:
         self.setup = setup
-        self.shared = Shared.make(setup)
-        self.capacity = Capacity(2, 1, setup.suffix_tokens + setup.n[0], MAX_ROWS)
-        self._prompt = suffix_of(setup.suffix_tokens)
+        self.shared = BenchShared.make(setup)
         self._round = 0
-        self._lanes = {"act": self._lane(None), "isolated": self._lane("isolated")}
-        model = self.shared.model(setup.dtypes[0])
-        self._engine = Engine(model, self.capacity)
-        model.record(model.process(self.shared.scene.at(0)))
+        capacity = Capacity(2, 1, setup.suffix_tokens + setup.n[0], MAX_ROWS)
+        # The talker's one text ends in the tick that it is asked in.
+        budget = Budget(steps=setup.n[0], rows=MAX_ROWS)
+        self._runs = {
+            what: EngineRun(
+                self.shared, setup.dtypes[0], mode, capacity, budget,
+                acts=what != "talk", clock=time.perf_counter,
+            )
+            for what, mode in (("act", None), ("isolated", "isolated"), ("talk", "oxygen"))
+        }  # fmt: skip
 
-    def _lane(self, mode: str | None) -> Lane:
-        model = self.shared.model(self.setup.dtypes[0])
-        return Lane(mode, model, self.capacity, 1, self._prompt, self.shared.scene.at(0))
-
-    def do(self, what: str, seconds: float) -> Window:
+    def work(self, what: str, seconds: float) -> Window:
         """Work for so long, at least once; what was done."""
         began = time.perf_counter()
         ticks: list[float] = []
         actions: list[float] = []
-        delays: list[float] = []
-        while not (ticks or delays) or time.perf_counter() - began < seconds:
+        asked = [self.setup.n[0]] * {"act": 0, "talk": 1, "isolated": self.setup.requests}[what]
+        while not ticks or time.perf_counter() - began < seconds:
             self._round += 1
-            if what == "talk":
-                delays.append(self._say())
-            else:
-                asked = [] if what == "act" else [self.setup.n[0]] * self.setup.requests
-                sample = self._lanes[what].tick(self._round, self.shared.scene.at(self._round), asked)
-                ticks.append(sample.total)
-                actions.append(sample.action)
+            sample = self._runs[what].tick(self._round, asked)
+            ticks.append(sample.total)
+            actions.append(sample.action)
         lasted = time.perf_counter() - began
-        peak = Memory(self.shared.device).peak()
-        return {"ticks": ticks, "actions": actions, "delays": delays, "seconds": lasted, "peak_bytes": peak}
-
-    def _say(self) -> float:
-        """Encode the newest observation and say one text about it; seconds."""
-        started = time.perf_counter()
-        task = TextTask(kind="bench", prompt=self._prompt, max_tokens=self.setup.n[0])
-        with self._engine.observe(self.shared.scene.at(self._round)) as frame:
-            self._engine.ask(frame, task)
-        while self._engine.live:
-            self._engine.advance(Budget(steps=self.setup.n[0], rows=MAX_ROWS))
-        return time.perf_counter() - started
+        peak = MemoryMeter(self.shared.device).peak()
+        return {"ticks": ticks, "actions": actions, "seconds": lasted, "peak_bytes": peak}
 
 
-def serve(pipe: Connection, setup: Setup, threads: int) -> None:
-    """The talker's process: does what it is told until the pipe closes."""
+def serve(pipe: Connection, setup: BenchSetup, threads: int) -> None:
+    """The talker's process: works as it is told until the pipe closes."""
     # A terminal sends Ctrl-C to both; the parent ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
-    worker = Worker(setup)
+    worker = ParallelWorker(setup)
     pipe.send("ready")
     while True:
         try:
             what, seconds = pipe.recv()
         except EOFError:
             return
-        pipe.send(worker.do(what, seconds))
+        pipe.send(worker.work(what, seconds))
 
 
-def measure(
-    worker: Worker, pipe: Connection, seconds: float, rounds: int, found: dict[str, list[Window]]
-) -> None:
-    """Windows in turn; `found` keeps what is complete."""
-    for _ in range(rounds):
-        alone = worker.do("isolated", seconds)
-        pipe.send(("talk", seconds))
-        acted = worker.do("act", seconds)
-        talked = pipe.recv()
-        for name, window in (("isolated", alone), ("act", acted), ("talk", talked)):
-            found[name].append(window)
+def measure_round(worker: ParallelWorker, pipe: Connection, seconds: float) -> dict[str, Window]:
+    """A window of each kind in turn."""
+    alone = worker.work("isolated", seconds)
+    pipe.send(("talk", seconds))
+    return {"isolated": alone, "act": worker.work("act", seconds), "talk": pipe.recv()}
 
 
-def summarise(setup: Setup, found: dict[str, list[Window]]) -> list[dict[str, Any]]:
+def summarize(setup: BenchSetup, rounds: Sequence[Mapping[str, Window]]) -> list[dict[str, Any]]:
     """Entries like those of `oxygen_bench`, for isolated and parallel; none before the first round."""
-    if not found["talk"]:
+    if not rounds:
         return []
-    flat = {
-        name: {key: [x for w in windows for x in w[key]] for key in ("ticks", "actions", "delays")}
-        for name, windows in found.items()
-    }
+    found = {name: [windows[name] for windows in rounds] for name in rounds[0]}
+    ticks = {name: [x for w in windows for x in w["ticks"]] for name, windows in found.items()}
     lasted = {name: sum(w["seconds"] for w in windows) for name, windows in found.items()}
-    n = setup.n[0]
-    alone, acted, talked = flat["isolated"], flat["act"], flat["talk"]
-    mean_alone = sum(alone["ticks"]) / len(alone["ticks"])
-    mean_acted = sum(acted["ticks"]) / len(acted["ticks"])
     peak = {name: max(w["peak_bytes"] for w in windows) for name, windows in found.items()}
+    mean = {name: sum(own) / len(own) for name, own in ticks.items()}
 
-    def entry(
-        mode: str, ticks: dict[str, list[float]], rate: float, ratio: float, held: int
-    ) -> dict[str, Any]:
+    def entry(mode: str, source: str, texts_per_s: float, held: int) -> dict[str, Any]:
         return {
-            "mode": mode, "n": n, "k": None, "dtype": setup.dtypes[0], "ticks": len(ticks["ticks"]),
-            "tick_ms": spread(ticks["ticks"]), "action_ms": spread(ticks["actions"]),
-            "ticks_per_s": len(ticks["ticks"]) / sum(ticks["ticks"]), "tokens_per_s": rate,
-            "ratio_to_isolated": ratio, "peak_bytes": held,
+            "mode": mode, "n": setup.n[0], "k": None, "dtype": setup.dtypes[0], "ticks": len(ticks[source]),
+            "tick_ms": spread(ticks[source]),
+            "action_ms": spread([x for w in found[source] for x in w["actions"]]),
+            "ticks_per_s": 1 / mean[source], "tokens_per_s": texts_per_s * setup.n[0],
+            "ratio_to_isolated": mean["isolated"] / mean[source], "peak_bytes": held,
         }  # fmt: skip
 
-    texts = len(talked["delays"])
-    parallel = entry(
-        "parallel", acted, texts * n / lasted["talk"], mean_alone / mean_acted, peak["act"] + peak["talk"]
-    )
-    parallel["texts_per_tick"] = texts / lasted["talk"] / parallel["ticks_per_s"]
-    parallel["request_to_text_ms"] = spread(talked["delays"])
-    spoken = len(alone["ticks"]) * setup.requests * n
-    return [entry("isolated", alone, spoken / lasted["isolated"], 1.0, peak["isolated"]), parallel]
+    texts_per_s = len(ticks["talk"]) / lasted["talk"]
+    parallel = entry("parallel", "act", texts_per_s, peak["act"] + peak["talk"])
+    parallel["texts_per_tick"] = texts_per_s / parallel["ticks_per_s"]
+    parallel["request_to_text_ms"] = spread(ticks["talk"])
+    alone = len(ticks["isolated"]) * setup.requests / lasted["isolated"]
+    return [entry("isolated", "isolated", alone, peak["isolated"]), parallel]
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Options; a mistake ends the program with what is allowed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m oxygen_ros.bench.parallel", description=__doc__.splitlines()[0]
-    )
+    words = __doc__.splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python -m oxygen_ros.bench.parallel", description=words)
     parser.add_argument("--preset", default="demo")
     parser.add_argument("--robot", default="libero")
     parser.add_argument("--dtype", default="float32")
@@ -172,7 +140,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     try:
-        options.setup = Setup(
+        options.setup = BenchSetup(
             preset=options.preset, robot=options.robot, dtypes=(options.dtype,), device=options.device,
             n=(options.n,), k=(1,), requests=options.requests,
         )  # fmt: skip
@@ -192,32 +160,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     command = ["python", "-m", "oxygen_ros.bench.parallel", *(arguments or sys.argv[1:])]
     try:
-        with Signals() as signals:
+        with StopSignals() as signals:
             return _run(options, shlex.join(command), signals)
     except Stopped as stopped:  # before there was anything to keep
         return stopped.code
 
 
-def _run(options: argparse.Namespace, command: str, signals: Signals) -> int:
-    setup: Setup = options.setup
+def _run(options: argparse.Namespace, command: str, signals: StopSignals) -> int:
+    setup: BenchSetup = options.setup
     # Spawned, not forked: a CUDA context does not survive a fork.
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     talker = context.Process(target=serve, args=(theirs, setup, options.threads), daemon=True)
-    found: dict[str, list[Window]] = {"isolated": [], "act": [], "talk": []}
+    rounds: list[dict[str, Window]] = []
     device = ""
     code = 0
     try:
         talker.start()
         theirs.close()
-        worker = Worker(setup)
+        worker = ParallelWorker(setup)
         device = describe(worker.shared.device)
         ours.recv()
-        for what in ("isolated", "act"):
-            worker.do(what, 0.0)
-        ours.send(("talk", 0.0))
-        ours.recv()
-        measure(worker, ours, options.seconds, options.rounds, found)
+        measure_round(worker, ours, 0.0)  # the first ticks are slower
+        for _ in range(options.rounds):
+            rounds.append(measure_round(worker, ours, options.seconds))
     except Stopped as stopped:
         code = stopped.code
     except EOFError:
@@ -226,17 +192,10 @@ def _run(options: argparse.Namespace, command: str, signals: Signals) -> int:
     signals.ignore()
     talker.kill()
     talker.join()
-    runs = summarise(setup, found)
-    document = {
-        "device": device,
-        "preset": setup.preset,
-        "dtype": setup.dtypes[0],
-        "runs": runs,
-        "complete": code == 0,
-        "command": command,
-    }
+    runs = summarize(setup, rounds)
     if options.json:
-        write_json(options.json, document)
+        document = {"device": device, "preset": setup.preset, "dtype": setup.dtypes[0], "runs": runs}
+        write_json(options.json, document | {"complete": code == 0, "command": command})
     for run in runs:
         texts = f", {run['texts_per_tick']:.2f} texts a tick" if "texts_per_tick" in run else ""
         print(

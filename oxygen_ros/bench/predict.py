@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a tick costs by its components alone, the ratio that follows, and the k for a tick time.
 
-    tick = prefills · P + D + Σ over its decode steps of E(rows)
+    tick = prefills · P + completions · C + D + Σ over its decode steps of E(rows)
 
-P, D and E are times of one prefill, one denoise loop and one decode step, each measured alone. What a
-measured tick takes beyond this is the scheduling's own cost. Here lives no clock.
+P, C, D and E are times of one prefill, of what only text adds to a prefix (nothing in most families), one
+denoise loop and one decode step, each measured alone. What a measured tick takes beyond this is the
+scheduling's own cost.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from oxygen_ros.bench.workload import Shape, TickPlan, fill_ticks, make_plan
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of the components; decode steps by (rows, frames)."""
+    """Seconds of the components; decode steps by (rows, prefixes)."""
 
     prefill: float
     denoise: float
     decode: Mapping[Shape, float]
+    completion: float = 0.0
 
     def step(self, shape: Shape) -> float:
         """Seconds of a decode step: as measured, else between the nearest measured row counts."""
@@ -45,16 +47,16 @@ def interpolate(at: float, places: tuple[int, ...], values: tuple[float, ...]) -
 
 def predict_tick(plan: TickPlan, costs: Costs) -> float:
     """Seconds of one tick from its components."""
-    return plan.prefills * costs.prefill + costs.denoise + sum(costs.step(shape) for shape in plan.steps)
+    whole = plan.prefills * costs.prefill + plan.completions * costs.completion + costs.denoise
+    return whole + sum(costs.step(shape) for shape in plan.steps)
 
 
 def predict_ratio(
     isolated: Iterable[TickPlan], isolated_costs: Costs, ticks: Iterable[TickPlan], costs: Costs
 ) -> float:
     """How many times longer the isolated ticks take, by components."""
-    return sum(predict_tick(plan, isolated_costs) for plan in isolated) / sum(
-        predict_tick(plan, costs) for plan in ticks
-    )
+    slow = sum(predict_tick(plan, isolated_costs) for plan in isolated)
+    return slow / sum(predict_tick(plan, costs) for plan in ticks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +84,23 @@ def choices(n: int, requests: int, suffix: int, costs: Costs) -> list[Choice]:
 def recommend(possible: Iterable[Choice], tick: float) -> Choice | None:
     """The largest k whose tick fits: texts end soonest, and fewest are in flight. None when none fits."""
     return max((choice for choice in possible if choice.tick <= tick), key=lambda c: c.k, default=None)
+
+
+def describe_choice(
+    dtype: str, n: int, requests: int, suffix: int, costs: Costs, tick: float
+) -> dict[str, str | int | float | None]:
+    """An entry of the JSON's `recommended_k`: the k for ticks of `tick` seconds, and words for it."""
+    possible = choices(n, requests, suffix, costs)
+    choice = recommend(possible, tick)
+    asked = f"a tick of {tick * 1e3:.0f} ms"
+    if choice is not None:
+        words = f"k = {choice.k} for {asked} (predicted {choice.tick * 1e3:.0f} ms); "
+        words += f"a text takes {choice.text_ticks} tick{'s' * (choice.text_ticks > 1)}"
+    elif possible:
+        fastest = min(possible, key=lambda c: c.tick)
+        words = f"no k fits {asked}; the shortest is {fastest.tick * 1e3:.0f} ms with k = {fastest.k}"
+    else:
+        words = f"{requests} texts a tick never fit into the rows of one step"
+    k, predicted = (choice.k, choice.tick * 1e3) if choice else (None, None)
+    words = f"{dtype}, N {n}: {words}"
+    return {"dtype": dtype, "n": n, "tick_ms": tick * 1e3, "k": k, "predicted_ms": predicted, "words": words}

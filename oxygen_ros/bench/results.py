@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From samples to figures: one run per mode and dtype of a cell, the check of outputs, speculation.
+"""The JSON of a run: figures of samples, and the document that is written whole after every comparison.
 
-Here lives arithmetic over what `cell` measured; the form is that of the JSON. Times in it end in _ms or _s,
-sizes in _bytes.
+Times in it end in _ms or _s, sizes in _bytes. A stopped run keeps what it had.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from oxygen_ros.bench.cell import Cell, Track
+from oxygen_ros.bench.comparison import Comparison, MeasuredRun
+from oxygen_ros.bench.engine_run import tokens_per_step
 from oxygen_ros.bench.predict import predict_ratio, predict_tick
+from oxygen_ros.bench.real_time import RealTimeRun
+from oxygen_ros.bench.setup import BenchSetup
+from oxygen_ros.bench.timing import spread
 
 # Greedy in float32: tokens must be identical, actions closer than this.
 ACTION_TOLERANCE = 1e-6
@@ -21,201 +28,249 @@ ACTION_TOLERANCE = 1e-6
 Figures = dict[str, Any]
 
 
-def spread(seconds: Sequence[float]) -> dict[str, float]:
-    """Percentiles in milliseconds."""
-    return {
-        "p50": float(np.percentile(seconds, 50)) * 1e3,
-        "p99": float(np.percentile(seconds, 99)) * 1e3,
-        "max": float(np.max(seconds)) * 1e3,
-    }
-
-
-def runs_of(cell: Cell) -> list[Figures]:
-    """One entry for each plain lane with texts; none before the first complete round."""
-    if cell.rounds == 0:
+def runs_of(comparison: Comparison) -> list[Figures]:
+    """One entry for each plain run with texts; none before the first complete round."""
+    if comparison.rounds == 0:
         return []
-    return [_run(cell, track) for track in cell.tracks if track.name.mode and track.name.draft == 0]
+    return [_figures_of(comparison, run) for run in comparison.runs if run.mode and run.draft == 0]
 
 
-def action_only_of(cell: Cell) -> list[Figures]:
+def action_only_of(comparison: Comparison) -> list[Figures]:
     """The robot that only acts: what text is measured against."""
-    if cell.rounds == 0:
+    if comparison.rounds == 0:
         return []
     return [
         {
-            "dtype": track.name.dtype,
-            "n": cell.n,
-            "k": cell.k,
-            "tick_ms": spread([tick.total for tick in track.ticks]),
-            "peak_bytes": track.peak_bytes,
+            "dtype": run.dtype, "n": comparison.n, "k": comparison.k,
+            "tick_ms": spread([tick.total for tick in run.ticks]), "peak_bytes": run.peak_bytes,
         }
-        for track in cell.tracks
-        if track.name.mode is None
-    ]
+        for run in comparison.runs
+        if run.mode is None
+    ]  # fmt: skip
 
 
-def _run(cell: Cell, track: Track) -> Figures:
-    setup, engine = cell.shared.setup, track.lane.engine
-    isolated = _twin(cell, track, mode="isolated")
-    alone = _twin(cell, track, mode=None)
-    seconds = sum(tick.total for tick in track.ticks)
-    tokens = sum(len(text.tokens) for text in track.lane.finished[: track.finished])
-    delays = [text.seconds for text in track.lane.finished[: track.finished]]
-    ratio = _ratio(isolated, track, steady=setup.arrivals == "one")
-    planned = cell.measured_ticks(track.plan).ticks
-    costs = cell.costs(track)
-    predicted = predict_ratio(cell.measured_ticks(isolated.plan).ticks, cell.costs(isolated), planned, costs)
-    counted = track.counted
+def _identify(comparison: Comparison, run: MeasuredRun) -> Figures:
+    return {"mode": run.mode, "n": comparison.n, "k": comparison.k, "dtype": run.dtype}
+
+
+def _figures_of(comparison: Comparison, run: MeasuredRun) -> Figures:
+    model, ticks, counted = run.run.engine.model, run.ticks, run.counted
+    isolated = comparison.find(run.dtype, "isolated")
+    alone = comparison.find(run.dtype, None)
+    seconds = sum(tick.total for tick in ticks)
+    texts = run.run.finished[: run.finished]
+    ratio = _ratio(comparison, isolated, run)
+    planned, costs = comparison.measured_ticks(run.plan).ticks, comparison.costs(run)
+    predicted = predict_ratio(
+        comparison.measured_ticks(isolated.plan).ticks, comparison.costs(isolated), planned, costs
+    )
     expected = {
         "prefills": sum(plan.prefills for plan in planned),
         "decode_steps": sum(len(plan.steps) for plan in planned),
         "rows": sum(plan.rows for plan in planned),
     }
-    live = [tick.live for tick in track.ticks]
+    counts = {name: getattr(counted, name) for name in expected}
+    live = [tick.live for tick in ticks]
     return {
-        "mode": track.name.mode,
-        "n": cell.n,
-        "k": cell.k,
-        "dtype": track.name.dtype,
-        "ticks": len(track.ticks),
-        "tick_ms": spread([tick.total for tick in track.ticks]),
-        "action_ms": spread([tick.action for tick in track.ticks]),
-        "outside_model_ms": spread([tick.outside for tick in track.ticks]),
-        "ticks_per_s": len(track.ticks) / seconds,
-        "horizon_over_tick_hz": engine.model.spec.horizon * len(track.ticks) / seconds,
-        "tokens_per_s": tokens / seconds,
-        "request_to_text_ms": spread(delays) if delays else None,
+        **_identify(comparison, run),
+        "ticks": len(ticks),
+        "tick_ms": spread([tick.total for tick in ticks]),
+        "action_ms": spread([tick.action for tick in ticks]),
+        "outside_model_ms": spread([tick.outside for tick in ticks]),
+        "ticks_per_s": len(ticks) / seconds,
+        "horizon_over_tick_hz": model.spec.experts[0].horizon * len(ticks) / seconds,
+        "tokens_per_s": sum(len(text.tokens) for text in texts) / seconds,
+        "request_to_text_ms": spread([text.seconds for text in texts]) if texts else None,
         "ratio_to_isolated": ratio,
         "ratio_predicted": predicted,
         "ratio_over_predicted": ratio / predicted,
         "tick_predicted_ms": 1e3 * sum(predict_tick(plan, costs) for plan in planned) / len(planned),
-        "prefills": counted.prefills,
-        "decode_steps": counted.decode_steps,
-        "rows": counted.rows,
+        **counts,
         "expected_counts": expected,
-        "counts_as_expected": expected == {name: getattr(counted, name) for name in expected},
-        "texts_finished": track.finished,
+        "counts_as_expected": expected == counts,
+        "texts_finished": run.finished,
         "texts_refused": counted.rejected,
-        "in_flight": {"first": track.first_live, "least": min(live), "most": max(live)},
-        "peak_bytes": track.peak_bytes,
-        "peak_over_action_only": track.peak_bytes / alone.peak_bytes if alone.peak_bytes > 0 else None,
-        "pool_bytes": engine.model.pool_bytes(),
-        "allocated_over_action_only": _allocated(cell, track) / _allocated(cell, alone),
-        "energy_j_per_tick": sum(track.joules) / len(track.joules) if track.joules else None,
+        "in_flight": {"first": run.first_live, "least": min(live), "most": max(live)},
+        "peak_bytes": run.peak_bytes,
+        "peak_over_action_only": run.peak_bytes / alone.peak_bytes if alone.peak_bytes > 0 else None,
+        "pool_bytes": model.pool_bytes(),
+        "allocated_over_action_only": _allocated(comparison, run) / _allocated(comparison, alone),
+        "energy_j_per_tick": sum(run.joules) / len(run.joules) if run.joules else None,
     }
 
 
-def _allocated(cell: Cell, track: Track) -> int:
+def _allocated(comparison: Comparison, run: MeasuredRun) -> int:
     """Bytes that stay: weights and pools. Exact, where a process's peak on a CPU is known to some MiB."""
-    network = cell.shared.networks[track.name.dtype]
-    weights = sum(tensor.nbytes for tensor in (*network.parameters(), *network.buffers()))
-    return weights + track.lane.engine.model.pool_bytes()
+    weights = comparison.shared.weights[run.dtype]
+    tensors = (*weights.parameters(), *weights.buffers())
+    return sum(tensor.nbytes for tensor in tensors) + run.run.engine.model.pool_bytes()
 
 
-def _twin(cell: Cell, track: Track, *, mode: str | None, draft: int = 0) -> Track:
-    wanted = (track.name.dtype, mode, draft)
-    return next(t for t in cell.tracks if (t.name.dtype, t.name.mode, t.name.draft) == wanted)
-
-
-def _ratio(slow: Track, fast: Track, *, steady: bool) -> float:
+def _ratio(comparison: Comparison, slow: MeasuredRun, fast: MeasuredRun) -> float:
     """How many times longer `slow` took. Steady ticks are alike: the median over the rounds' ratios, which a
     hiccup does not move. Others are not: the ratio of the sums."""
-    if steady:
+    if comparison.shared.setup.arrivals == "one":
         pairs = zip(slow.ticks, fast.ticks, strict=True)
         return float(np.median([one.total / other.total for one, other in pairs]))
     return sum(tick.total for tick in slow.ticks) / sum(tick.total for tick in fast.ticks)
 
 
-def check_outputs(cell: Cell) -> list[Figures]:
-    """Every lane against the isolated one of its dtype: chunks of equal rounds, texts of equal requests.
+def check_outputs(comparison: Comparison) -> list[Figures]:
+    """Every run against the isolated one of its dtype: chunks of equal rounds, texts of equal requests.
 
     `equal` must hold in float32. In bfloat16 the tokens of a text may differ where two logits nearly tie, so
     there it says so of the chunks only.
     """
     found = []
-    for track in cell.tracks:
-        if track.name.mode in (None, "isolated") and track.name.draft == 0:
+    for run in comparison.runs:
+        if run.mode in (None, "isolated") and run.draft == 0:
             continue
-        reference = _twin(cell, track, mode="isolated").lane.heard
-        heard = track.lane.heard
-        chunks = [number for number in heard.chunks if number in reference.chunks]
-        texts = [place for place in heard.texts if place in reference.texts]
+        own, reference = run.run, comparison.find(run.dtype, "isolated").run
+        chunks = own.chunks.keys() & reference.chunks
+        texts = own.texts.keys() & reference.texts
         difference = max(
-            (float(np.abs(heard.chunks[n] - reference.chunks[n]).max()) for n in chunks), default=0.0
+            (float(np.abs(own.chunks[n] - reference.chunks[n]).max()) for n in chunks), default=0.0
         )
-        same = sum(heard.texts[place] == reference.texts[place] for place in texts)
-        equal = difference <= ACTION_TOLERANCE
-        if track.name.dtype == "float32":
-            equal = equal and same == len(texts)
+        same = sum(own.texts[place] == reference.texts[place] for place in texts)
         found.append(
             {
-                "mode": track.name.mode,
-                "dtype": track.name.dtype,
-                "n": cell.n,
-                "k": cell.k,
-                "draft": track.name.draft,
-                "chunks": len(chunks),
-                "largest_action_difference": difference,
-                "texts": len(texts),
-                "texts_identical": same,
-                "equal": equal,
+                **_identify(comparison, run),
+                "draft": run.draft, "chunks": len(chunks), "largest_action_difference": difference,
+                "texts": len(texts), "texts_identical": same,
+                "equal": difference <= ACTION_TOLERANCE and (run.dtype != "float32" or same == len(texts)),
             }
-        )
+        )  # fmt: skip
     return found
 
 
-def speculation_of(cell: Cell) -> list[Figures]:
-    """Lanes with drafts over a scene that stands still: texts repeat, so drafts mostly hold."""
-    if cell.rounds == 0:
+def speculation_of(comparison: Comparison) -> list[Figures]:
+    """Runs with drafts over a scene that stands still: texts repeat, so drafts mostly hold."""
+    if comparison.rounds == 0:
         return []
-    steady = cell.shared.setup.arrivals == "one"
-    found = []
-    for track in cell.tracks:
-        if track.name.draft == 0 or track.name.mode is None:
-            continue
-        texts = track.lane.finished[: track.finished]
-        steps = sum(text.steps for text in texts)
-        isolated = _twin(cell, track, mode="isolated", draft=track.name.draft)
-        plain = _twin(cell, track, mode=track.name.mode)
-        found.append(
-            {
-                "mode": track.name.mode,
-                "n": cell.n,
-                "k": cell.k,
-                "dtype": track.name.dtype,
-                "draft": track.name.draft,
-                "tick_ms": spread([tick.total for tick in track.ticks]),
-                "tokens_per_request_step": sum(len(text.tokens) for text in texts) / steps if steps else None,
-                "ratio_to_isolated": _ratio(isolated, track, steady=steady),
-                "ratio_to_no_speculation": _ratio(plain, track, steady=steady),
-                "decode_steps": track.counted.decode_steps,
-                "rows": track.counted.rows,
-            }
-        )
-    return found
+    return [
+        {
+            **_identify(comparison, run),
+            "draft": run.draft,
+            "tick_ms": spread([tick.total for tick in run.ticks]),
+            "tokens_per_request_step": tokens_per_step(run.run.finished[: run.finished]),
+            "ratio_to_isolated": _ratio(comparison, comparison.find(run.dtype, "isolated", run.draft), run),
+            "ratio_to_no_speculation": _ratio(comparison, comparison.find(run.dtype, run.mode), run),
+            "decode_steps": run.counted.decode_steps,
+            "rows": run.counted.rows,
+        }
+        for run in comparison.runs
+        if run.draft and run.mode
+    ]
 
 
-def better_dtype_of(cell: Cell) -> list[Figures]:
+def better_dtype_of(comparison: Comparison) -> list[Figures]:
     """Each mode in its faster dtype against isolated in its own faster one; only with several dtypes."""
-    if cell.rounds == 0 or len(cell.shared.networks) < 2:
+    if comparison.rounds == 0 or len(comparison.shared.weights) < 2:
         return []
+    fastest: dict[str, MeasuredRun] = {}
+    for run in comparison.runs:
+        if run.mode and run.draft == 0:
+            fastest[run.mode] = min(
+                fastest.get(run.mode, run), run, key=lambda r: float(np.median([t.total for t in r.ticks]))
+            )
+    isolated = fastest.pop("isolated")
+    return [
+        {
+            **_identify(comparison, run),
+            "isolated_dtype": isolated.dtype,
+            "ratio_to_isolated": _ratio(comparison, isolated, run),
+        }
+        for run in fastest.values()
+    ]
 
-    def fastest(mode: str) -> Track:
-        tracks = [t for t in cell.tracks if t.name.mode == mode and t.name.draft == 0]
-        return min(tracks, key=lambda t: float(np.median([tick.total for tick in t.ticks])))
 
-    isolated = fastest("isolated")
-    found = []
-    for mode in dict.fromkeys(t.name.mode for t in cell.tracks if t.name.mode not in (None, "isolated")):
-        track = fastest(str(mode))
-        found.append(
-            {
-                "mode": mode,
-                "n": cell.n,
-                "k": cell.k,
-                "dtype": track.name.dtype,
-                "isolated_dtype": isolated.name.dtype,
-                "ratio_to_isolated": _ratio(isolated, track, steady=cell.shared.setup.arrivals == "one"),
+class Unwritable(Exception):
+    """The file for the results could be written when the run began and cannot be now; the text says why."""
+
+
+class Record:
+    """What was measured so far."""
+
+    def __init__(self, setup: BenchSetup, device: str, energy: str, command: str) -> None:
+        self.document: dict[str, Any] = {
+            "device": device, "preset": setup.preset, "dtype": ",".join(setup.dtypes), "runs": [],
+            "complete": False, "command": command, "energy": energy, "clock": setup.clock_name,
+            "setup": asdict(setup), "components": [], "action_only": [], "checks": [], "outputs_equal": None,
+            "better_dtype": [], "speculation": [], "recommended_k": [], "deadline": [],
+            "left_out": [{"n": n, "k": k} for n, k in setup.left_out], "remarks": [], "ablation": [],
+        }  # fmt: skip
+        self.real_time: list[RealTimeRun] = []
+
+    def add(self, comparison: Comparison) -> None:
+        """Take a comparison in, whole or as far as it came."""
+        document, runs = self.document, comparison.runs
+        if comparison.draft:
+            document["speculation"] += speculation_of(comparison)
+        else:
+            document["runs"] += runs_of(comparison)
+            document["action_only"] += action_only_of(comparison)
+            document["better_dtype"] += better_dtype_of(comparison)
+        remarks = dict.fromkeys([*document["remarks"], *(measured.run.remark for measured in runs)])
+        document["remarks"] = [remark for remark in remarks if remark]
+        if comparison.rounds:
+            document["checks"] += check_outputs(comparison)
+            document["outputs_equal"] = all(check["equal"] for check in document["checks"])
+        if "timeline" not in document and comparison.complete:
+            first = runs[0].dtype
+            calls = {
+                run.mode: [[name, start * 1e3, end * 1e3] for name, start, end in run.timeline]
+                for run in runs
+                if run.mode and run.dtype == first and run.draft == 0
             }
-        )
-    return found
+            document["timeline"] = {
+                "n": comparison.n, "k": comparison.k, "dtype": first, "asked": comparison.traced_texts,
+                "calls": calls,
+            }  # fmt: skip
+
+    def add_real_time(self, run: RealTimeRun) -> None:
+        """Take a real-time run in, whole or as far as it came."""
+        if figures := run.figures():
+            self.real_time.append(run)
+            self.document["deadline"].append(figures)
+
+    def write(self, file: Path | None) -> None:
+        """Raises Unwritable when the file cannot be written any more."""
+        if file is None:
+            return
+        try:
+            write_json(file, self.document)
+        except OSError as error:
+            raise Unwritable(f"{file} cannot be written: {error.strerror}") from None
+
+
+def write_json(file: Path, document: dict[str, Any]) -> None:
+    """Write a whole file or leave the old one: no reader ever sees half of it. Raises OSError."""
+    file = file.resolve()  # what a link points to is replaced, not the link
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            json.dump(document, stream, indent=1)
+            stream.write("\n")
+        Path(name).chmod(0o644)
+        os.replace(name, file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def check_writable(file: Path) -> None:
+    """Raise ValueError now rather than after an hour of measuring."""
+    folder = file.resolve().parent
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder: name a file in it")
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{file} is a device or a pipe, and would be replaced: name an ordinary file")
+    if not folder.is_dir():
+        raise ValueError(f"{file} cannot be written: folder {folder} does not exist")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{file} cannot be written: {error.strerror}; name a file in a folder you may write to"
+        ) from None

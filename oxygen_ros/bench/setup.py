@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be measured, checked once, and what all cells of a run share: networks, scene, meters.
-
-Here lives no measurement. The command line is `options`; a cell is one N and k.
-"""
+"""What is to be measured, checked once, and what all of a run's comparisons share: weights, scene, meters."""
 
 from __future__ import annotations
 
@@ -12,17 +9,16 @@ import time
 from dataclasses import dataclass, field
 
 import torch
+from torch import nn
 
-from oxygen_ros.bench.device import Memory
-from oxygen_ros.bench.energy import Energy, find_energy
-from oxygen_ros.bench.lane import Clock
-from oxygen_ros.bench.robots import ROBOTS, Robot, Scene, make_config, make_model
+from oxygen_ros.bench.device import EnergyMeter, MemoryMeter, find_energy
+from oxygen_ros.bench.families import PRESETS
+from oxygen_ros.bench.preset import ROBOTS, ModelPreset, Scene
+from oxygen_ros.bench.timing import Clock
 from oxygen_ros.bench.workload import ARRIVALS, MAX_ROWS
-from oxygen_ros.engine.engine import MODES
+from oxygen_ros.engine import MODES
+from oxygen_ros.models.interface import Model
 from oxygen_ros.models.loading import DTYPES, check_device
-from oxygen_ros.models.pi05.config import PRESETS
-from oxygen_ros.models.pi05.model import Pi05
-from oxygen_ros.models.pi05.network import Network, random_network
 
 CLOCKS = {"auto": None, "wall": time.perf_counter, "thread": time.thread_time}
 # Settings whose options are named otherwise.
@@ -30,10 +26,10 @@ _OPTION = {"draft": "speculate"}
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class BenchSetup:
     """The settings of one run; see `oxygen_bench --help`.
 
-    n, k:        token limits and decode steps a tick to measure; every pair is a cell
+    n, k:        token limits and decode steps a tick to measure; every pair is compared
     requests:    texts asked for per tick, on average
     draft:       tokens of a speculated draft; 0: no speculation is measured
     clock:       "wall"; "thread": what this thread computed, on a CPU with one torch thread; "auto": thread
@@ -106,13 +102,13 @@ class Setup:
         return check_device(self.device).type == "cpu" and torch.get_num_threads() == 1
 
     @property
-    def cells(self) -> list[tuple[int, int]]:
+    def pairs(self) -> list[tuple[int, int]]:
         """Every N with every k that is not larger: beyond N, more steps do nothing."""
         return [(n, k) for n in self.n for k in self.k if k <= n]
 
     @property
     def left_out(self) -> list[tuple[int, int]]:
-        """The pairs of N and k that are no cells."""
+        """The pairs of N and k that are not measured."""
         return [(n, k) for n in self.n for k in self.k if k > n]
 
 
@@ -128,17 +124,17 @@ def use_threads(count: int) -> None:
 
 
 @dataclass(slots=True)
-class Shared:
+class BenchShared:
     """What a run makes once: weights by dtype, observations, meters."""
 
-    setup: Setup
-    robot: Robot
+    setup: BenchSetup
+    preset: ModelPreset
     device: torch.device
     scene: Scene
     still_scene: Scene
-    memory: Memory
-    energy: Energy
-    networks: dict[str, Network] = field(default_factory=dict)
+    memory: MemoryMeter
+    energy: EnergyMeter
+    weights: dict[str, nn.Module] = field(default_factory=dict)
 
     @property
     def clock(self) -> Clock:
@@ -148,21 +144,21 @@ class Shared:
         return clock
 
     @classmethod
-    def make(cls, setup: Setup) -> Shared:
+    def make(cls, setup: BenchSetup) -> BenchShared:
         """Draw the weights, in their own dtype and on their own device: no second copy ever exists."""
-        robot = ROBOTS[setup.robot]
-        config = make_config(setup.preset, robot, horizon=setup.horizon, denoise_steps=setup.denoise_steps)
+        preset = PRESETS[setup.preset].make(
+            setup.preset, ROBOTS[setup.robot], horizon=setup.horizon, denoise_steps=setup.denoise_steps
+        )
         device = check_device(setup.device)
-
-        def scene(distinct: int) -> Scene:
-            return Scene(config, robot, prompt_tokens=setup.prompt_tokens, distinct=distinct, seed=setup.seed)
-
-        shared = cls(setup, robot, device, scene(8), scene(1), Memory(device), find_energy(device))
+        scene, still = (
+            Scene(preset, prompt_tokens=setup.prompt_tokens, distinct=distinct, seed=setup.seed)
+            for distinct in (8, 1)
+        )
+        shared = cls(setup, preset, device, scene, still, MemoryMeter(device), find_energy(device))
         for dtype in setup.dtypes:
-            shared.networks[dtype] = random_network(config, setup.seed, DTYPES[dtype], device)
-            shared.networks[dtype].pack()
+            shared.weights[dtype] = preset.draw_weights(setup.seed, DTYPES[dtype], device)
         return shared
 
-    def model(self, dtype: str) -> Pi05:
+    def model(self, dtype: str) -> Model:
         """A model with pools of its own over the shared weights."""
-        return make_model(self.networks[dtype], self.robot)
+        return self.preset.make_model(self.weights[dtype])

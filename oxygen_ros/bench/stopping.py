@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C and SIGTERM end a measurement, never the writing of its results.
+"""Ctrl-C and SIGTERM end a measurement at once, never the writing of its results.
 
-Here lives the handling of signals only.
+A measurement is one long computation in the main thread, so a signal raises there; programs that wait for
+events are asked to end by `processes.Shutdown`.
 """
 
 from __future__ import annotations
 
 import signal
-from types import FrameType, TracebackType
+from collections.abc import Iterable
+from types import FrameType
 from typing import Any, Self
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from oxygen_ros.processes import SIGNALS
 
 
 class Stopped(BaseException):
@@ -21,32 +23,32 @@ class Stopped(BaseException):
         self.code = code
 
 
-class Signals:
+class StopSignals:
     """Inside the `with`, the first SIGINT or SIGTERM raises Stopped wherever the main thread is; it may do so
     on entering. Later ones change nothing: what is left to do is short."""
 
+    def __init__(self, others: Iterable[signal.Signals] = ()) -> None:
+        """others: signals besides that end the run, as that of a timer"""
+        self._numbers = SIGNALS.union(others)
+        self._before: dict[int, Any] = {}
+
     def __enter__(self) -> Self:
-        self._before: dict[int, Any] = {number: signal.signal(number, self._stop) for number in _SIGNALS}
-        # The executables hold them back until now: one that came during the imports raises here.
+        self._before = {number: signal.signal(number, self._stop) for number in self._numbers}
+        # The executables block them until now: one that came during the imports raises here.
         try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._numbers)
         except Stopped:
-            self._restore()
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._restore()
-
-    def _restore(self) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def ignore(self) -> None:
         """What is left to do is short and must be whole: the results are written."""
-        for number in _SIGNALS:
+        for number in self._numbers:
             signal.signal(number, signal.SIG_IGN)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which texts are asked for when, and exactly which work each mode then does.
 
-Here lives arithmetic only. What a tick costs is `predict`; running it is `lane`. The plans are checked
-against the engine's own counters after every run.
+Plans are arithmetic: they are checked against the engine's own counters after every run.
 """
 
 from __future__ import annotations
@@ -13,22 +12,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oxygen_ros.engine.engine import MODES
 from oxygen_ros.models.interface import ROW_BUCKETS, Capacity
 
 ARRIVALS = ("one", "bursts", "poisson", "random")
 MAX_ROWS = ROW_BUCKETS[-1]
 
-Shape = tuple[int, int]
-"""(rows of one decode step, frames they read)"""
+Shape = tuple[int, int]  # rows of one decode step, prefixes they read
 
 
 @dataclass(frozen=True, slots=True)
 class TickPlan:
-    """The model's work in one tick besides the one denoise loop."""
+    """The model's work in one tick besides the one denoise loop.
+
+    completions:  prefixes that texts are asked about, see `Model.complete`
+    """
 
     prefills: int
     steps: tuple[Shape, ...]
+    completions: int = 0
 
     @property
     def rows(self) -> int:
@@ -36,7 +37,7 @@ class TickPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WorkPlan:
     """What a mode does with a schedule: tick by tick, and the slots it takes at most."""
 
     ticks: tuple[TickPlan, ...]
@@ -65,35 +66,35 @@ def draw_schedule(
     raise ValueError(f'arrivals must be one of {", ".join(ARRIVALS)}, got "{arrivals}"')
 
 
-def make_plan(mode: str, schedule: Sequence[Sequence[int]], k: int, suffix: int, *, draft: int = 0) -> Plan:
+def make_plan(
+    mode: str, schedule: Sequence[Sequence[int]], k: int, suffix: int, *, draft: int = 0
+) -> WorkPlan:
     """The work of `mode` over a schedule with k decode steps a tick and prompt suffixes of `suffix` tokens.
 
     Raises ValueError when more is in flight at once than one decode step has rows for.
     """
-    share, batch = MODES[mode]
+    share, batch = mode in ("shared", "oxygen"), mode in ("batched", "oxygen")
     longest = suffix + max((n for asked in schedule for n in asked), default=1) + draft
     if not batch:
-        ticks = []
-        for asked in schedule:
-            steps: list[Shape] = []
-            for n in asked:
-                steps += [(suffix, 1), *[(1, 1)] * (n - 1)]
-            ticks.append(TickPlan(1 + (0 if share else len(asked)), tuple(steps)))
-        return Plan(tuple(ticks), Capacity(2, 1, longest, MAX_ROWS))
+        each = [[step for n in asked for step in ((suffix, 1), *[(1, 1)] * (n - 1))] for asked in schedule]
+        ticks = [_plan_tick(share, len(asked), steps) for asked, steps in zip(schedule, each, strict=True)]
+        return WorkPlan(tuple(ticks), Capacity(2, 1, longest, MAX_ROWS))
     return _plan_batched(share, schedule, k, suffix, longest)
 
 
-def _plan_batched(share: bool, schedule: Sequence[Sequence[int]], k: int, suffix: int, longest: int) -> Plan:
+def _plan_batched(
+    share: bool, schedule: Sequence[Sequence[int]], k: int, suffix: int, longest: int
+) -> WorkPlan:
     # Without any decode step nothing ends: slots for the texts of one tick, and later ones are refused.
     slots = max(map(len, schedule), default=1) if k == 0 else None
     live: list[list[int]] = []  # [tick asked, tokens left, rows of its next step]
-    peak_requests = peak_frames = 1
+    peak_requests = peak_prefixes = 1
     ticks = []
     for tick, asked in enumerate(schedule):
         admitted = asked if slots is None else asked[: slots - len(live)]
         live += [[tick, n, suffix] for n in admitted]
         peak_requests = max(peak_requests, len(live))
-        peak_frames = max(peak_frames, len({at for at, _, _ in live}) if share else len(live))
+        peak_prefixes = max(peak_prefixes, len({at for at, _, _ in live}) if share else len(live))
         steps = []
         for _ in range(k):
             running = [request for request in live if request[1] > 0]
@@ -116,8 +117,14 @@ def _plan_batched(share: bool, schedule: Sequence[Sequence[int]], k: int, suffix
             for request in running:
                 request[1:] = [request[1] - 1, 1]
         live = [request for request in live if request[1] > 0]
-        ticks.append(TickPlan(1 + (0 if share else len(admitted)), tuple(steps)))
-    return Plan(tuple(ticks), Capacity(peak_frames + 1, peak_requests, longest, MAX_ROWS))
+        ticks.append(_plan_tick(share, len(admitted), steps))
+    return WorkPlan(tuple(ticks), Capacity(peak_prefixes + 1, peak_requests, longest, MAX_ROWS))
+
+
+def _plan_tick(share: bool, asked: int, steps: Sequence[Shape]) -> TickPlan:
+    if share:
+        return TickPlan(1, tuple(steps), min(asked, 1))
+    return TickPlan(1 + asked, tuple(steps), asked)
 
 
 def fill_ticks(n: int, k: int, arrivals: str = "one", burst_every: int = 10) -> int:

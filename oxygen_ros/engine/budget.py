@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much text a tick may advance, and what a decode step is expected to cost.
-
-Here lives the permission for one more step. What the step holds is `scheduler`.
-"""
+"""How much text a tick may advance, and what its steps are expected to cost."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from oxygen_ros.models.interface import ROW_BUCKETS as BUCKETS
+from oxygen_ros.models.interface import ROW_BUCKETS
 
 
 def bucket_of(rows: int) -> int:
@@ -19,9 +16,9 @@ def bucket_of(rows: int) -> int:
 
     Raises ValueError for more rows than the largest holds.
     """
-    if not 1 <= rows <= BUCKETS[-1]:
-        raise ValueError(f"rows of one decode step must be 1..{BUCKETS[-1]}, got {rows}")
-    return BUCKETS[bisect_left(BUCKETS, rows)]
+    if not 1 <= rows <= ROW_BUCKETS[-1]:
+        raise ValueError(f"rows of one decode step must be 1..{ROW_BUCKETS[-1]}, got {rows}")
+    return ROW_BUCKETS[bisect_left(ROW_BUCKETS, rows)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +40,19 @@ class Budget:
     def __post_init__(self) -> None:
         if self.steps < 0:
             raise ValueError(f"budget steps must be 0 or more, got {self.steps}")
-        if not 1 <= self.rows <= BUCKETS[-1]:
-            raise ValueError(f"budget rows must be 1..{BUCKETS[-1]}, got {self.rows}")
+        if not 1 <= self.rows <= ROW_BUCKETS[-1]:
+            raise ValueError(f"budget rows must be 1..{ROW_BUCKETS[-1]}, got {self.rows}")
         if self.mode not in ("fixed", "deadline"):
             raise ValueError(f'budget mode must be "fixed" or "deadline", got "{self.mode}"')
         if self.margin < 0:
             raise ValueError(f"budget margin must not be negative, got {self.margin} s")
 
 
-class StepCosts:
-    """Running estimate of a decode step's seconds per row bucket.
+class Cost:
+    """Running estimate of the seconds one kind of work takes.
 
-    The second largest of the last steps: a single hiccup does not silence the text, a slow phase
-    does. A refused step is never measured, so each refusal eases what was measured a little; else
+    The second largest of the last times: a single hiccup does not silence the text, a slow phase
+    does. Refused work is never measured, so each refusal eases what was measured a little; else
     one slow phase would silence the text for ever.
     """
 
@@ -63,27 +60,49 @@ class StepCosts:
     EASE = 0.998
 
     def __init__(self) -> None:
-        self._seconds: dict[int, deque[float]] = {}
-        self._ease: dict[int, float] = {}
+        self._seconds: deque[float] = deque(maxlen=self.WINDOW)
+        self._ease = 1.0
 
-    def record(self, rows: int, seconds: float) -> None:
-        bucket = bucket_of(rows)
-        window = self._seconds.setdefault(bucket, deque(maxlen=self.WINDOW))
+    def record(self, seconds: float) -> None:
         # What was measured before the refusals stays eased: a slow phase is waited out once, not
         # once for every place of the window.
-        eased = [old * self._ease.get(bucket, 1.0) for old in window]
-        window.clear()
-        window.extend([*eased, seconds])
-        self._ease[bucket] = 1.0
+        eased = [old * self._ease for old in self._seconds]
+        self._seconds.clear()
+        self._seconds.extend([*eased, seconds])
+        self._ease = 1.0
+
+    def refuse(self) -> None:
+        """Note that work was refused for its predicted cost."""
+        self._ease *= self.EASE
+
+    def predict(self) -> float:
+        """Seconds; 0 while nothing was measured."""
+        if not self._seconds:
+            return 0.0
+        seconds = sorted(self._seconds)
+        return (seconds[-2] if len(seconds) > 1 else seconds[-1]) * self._ease
+
+
+class TextCosts:
+    """Estimates of decode steps by row bucket, of completing a prefix and of forking a suffix slot."""
+
+    def __init__(self) -> None:
+        self.complete = Cost()
+        self.fork = Cost()
+        self._steps: dict[int, Cost] = {}
+
+    def record(self, rows: int, seconds: float) -> None:
+        """A decode step of `rows` rows took so long."""
+        self._steps.setdefault(bucket_of(rows), Cost()).record(seconds)
 
     def refuse(self, rows: int) -> None:
-        """Note that a step was refused for its predicted cost."""
+        """Note that a decode step was refused for its predicted cost."""
         bucket = self._nearest(bucket_of(rows))
         if bucket is not None:
-            self._ease[bucket] *= self.EASE
+            self._steps[bucket].refuse()
 
     def predict(self, rows: int) -> float:
-        """Seconds of a step of `rows` rows; 0 while nothing was measured.
+        """Seconds of a decode step of `rows` rows; 0 while nothing was measured.
 
         An unmeasured bucket takes the next larger one's time, else the largest measured one's in
         proportion to its rows: never too optimistic.
@@ -92,19 +111,17 @@ class StepCosts:
         bucket = self._nearest(wanted)
         if bucket is None:
             return 0.0
-        seconds = sorted(self._seconds[bucket])
-        high = seconds[-2] if len(seconds) > 1 else seconds[-1]
-        return high * self._ease[bucket] * max(1.0, wanted / bucket)
+        return self._steps[bucket].predict() * max(1.0, wanted / bucket)
 
     def _nearest(self, bucket: int) -> int | None:
-        return min((b for b in self._seconds if b >= bucket), default=max(self._seconds, default=None))
+        return min((b for b in self._steps if b >= bucket), default=max(self._steps, default=None))
 
 
 class Meter:
     """One tick's budget while it is spent."""
 
     def __init__(
-        self, budget: Budget, due: float | None, costs: StepCosts, clock: Callable[[], float]
+        self, budget: Budget, due: float | None, costs: TextCosts, clock: Callable[[], float]
     ) -> None:
         """due: when the next tick is due on `clock` [s]; None when no tick will come by itself."""
         if budget.mode == "deadline" and due is None:
@@ -120,6 +137,16 @@ class Meter:
     def is_spent(self) -> bool:
         """Whether no step is left, however much time is."""
         return self.used >= self.budget.steps
+
+    def allows(self, cost: Cost) -> bool:
+        """Whether work that is no decode step (completing a prefix, forking) may start now."""
+        if self.due is None:
+            return True
+        slack = self.due - self._clock()
+        if self.budget.mode == "deadline" and 0 < slack < cost.predict() + self.budget.margin:
+            cost.refuse()
+            return False
+        return slack > 0
 
     def grants(self, rows: int) -> int:
         """How many more steps of `rows` rows may start now."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many slots the text of a configuration needs, so that nothing has to grow later.
 
-Here lives that arithmetic and nothing else: pools are made once, and text that finds no slot is refused.
+Pools are made once, and text that finds no slot is refused.
 """
 
 from __future__ import annotations
@@ -34,31 +34,30 @@ def ticks_of_text(max_tokens: int, steps: int) -> int:
     return -(-max_tokens // max(steps, 1))
 
 
-def plan_capacity(
-    loads: Iterable[Load], budget: Budget, *, share: bool, batch: bool, draft: int = 0
-) -> Capacity:
+def plan_capacity(loads: Iterable[Load], budget: Budget, *, mode: str = "oxygen", draft: int = 0) -> Capacity:
     """Slots for the given loads at worst, when every tick grants its `budget.steps`.
 
     A text asked every n ticks and alive for a = ceil(N / k) ticks has ceil(a / n) requests under
-    way. With `share` the requests of one tick hold one frame, and nobody holds a frame older than
-    the longest life; without, each request holds its own. One frame more is the next observation's.
-    Without `batch` one text runs at a time, inside its tick.
+    way. The requests of one tick hold one prefix, and nobody holds a prefix older than the longest
+    life. One prefix more is the next observation's.
 
     Where the prompts of one tick do not fit into one step beside the live texts, a prompt may go
     through row by row, and its steps count as those of as many tokens more.
+
+    mode: as in `make_engine`. The baselines "isolated" and "batched" need a prefix for each request;
+    "isolated" and "shared" run one text at a time, inside its tick.
     """
     loads = list(loads)
     longest = max((load.prompt_tokens + load.max_tokens for load in loads), default=1)
-    if batch:
+    requests, life = 1, 1
+    if mode in ("batched", "oxygen"):
         requests, life = _under_way(loads, budget.steps, prompt_by_rows=False)
         prompt_rows = sum(_count(load, 1) * (load.prompt_tokens - 1) for load in loads)
         if requests + prompt_rows > budget.rows:
             requests, life = _under_way(loads, budget.steps, prompt_by_rows=True)
-    else:
-        requests, life = 1, 1
-    frames = min(requests, life) if share else requests
+    prefixes = min(requests, life) if mode in ("shared", "oxygen") else requests
     return Capacity(
-        frames=max(frames, 1) + 1,
+        prefixes=max(prefixes, 1) + 1,
         suffixes=max(requests, 1),
         suffix_tokens=max(longest, 1) + draft,
         max_rows=budget.rows,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the engine counts and times: totals since it was made, phases of the newest tick.
 
-Here live only the numbers; the engine and its texts write them, everyone may read them.
+The engine writes them, everyone may read them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from oxygen_ros.engine.request import FinishReason
 class Counters:
     """What the engine has done since it was made, or since `restart`; in between it only grows.
 
-    prefills:      the texts' own included (without `share`)
+    prefills:      those of the baselines' texts included
     rows:          of all decode steps
     finished:      texts that came to their end or token limit; the others did not: expired by age,
                    rejected or dropped for want of a slot, cancelled by a caller or an error

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Texts on their way back into the prompt, at a tick that depends on nothing but a rule.
 
-A memory (or subtask) asked at tick t enters the prompt at tick t + lag. If its text is not there by then
-it is dropped and counted, so that every mode and every machine feeds the same texts at the same ticks.
+A text asked at tick t enters the prompt at tick t + lag. If it has not ended by then it is dropped and
+counted, so that every mode and every machine feeds the same texts at the same ticks.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from oxygen_ros.engine.request import FinishedText
 
 
 class Feedback:
-    """What of one kind of text stands in the prompt, tick by tick."""
+    """The text of one kind that stands in the prompt, tick by tick."""
 
     def __init__(self, kind: str, lag: int) -> None:
-        """kind: "memory" or "subtask"; lag: D, ticks from the question to the prompt (>= 1)."""
+        """lag: ticks from the question to the prompt (>= 1)."""
         if lag < 1:
-            raise ValueError(f"{kind} lag must be at least 1 tick, got {lag}")
+            raise ValueError(f"{kind}: lag must be at least 1 tick, got {lag}")
         self.kind = kind
         self.lag = lag
         self.dropped = 0
@@ -33,7 +33,7 @@ class Feedback:
             self._asked[finished.tick_asked] = finished.text
 
     def at(self, tick: int) -> str:
-        """The text in this tick's prompt. To be called once per tick, in order."""
+        """The text in this tick's prompt, "" for none. To be called once per tick, in order."""
         for asked in [t for t in self._asked if t + self.lag <= tick]:
             text = self._asked.pop(asked)
             if text is None:

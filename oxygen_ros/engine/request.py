@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text requests: what is asked for, how far it has come, and how it ended.
-
-Here lives the state of one request. Which rows of which request run is `scheduler`; when they
-run is `budget`.
-"""
+"""Text requests: what is asked for, how far it has come, and how it ended."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
 
-from oxygen_ros.engine.frame import Frame
+from oxygen_ros.engine.encoded import EncodedObservation
 
 
 class FinishReason(StrEnum):
@@ -34,10 +31,12 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTask:
-    """What to generate from a frame.
+    """What to generate from an encoded observation.
 
-    kind:         "memory", "narration", "subtask", "answer" or an application's own
-    prompt:       prompt suffix, put after the prefix
+    kind:         name of the text kind, e.g. "memory"
+    prompt:       template of the prompt suffix, put after the prefix. Special tokens that it spells are
+                  honored; {name} stands for words[name]
+    words:        what a person said, for the template; nothing in it is parsed for special tokens
     max_tokens:   token limit (>= 1), the end token not counted
     max_age:      ticks after which it expires (0: the token limit alone bounds it)
     stop:         texts that end the generation; cut from the result
@@ -45,10 +44,12 @@ class TextTask:
     top_p:        smallest set of tokens with this probability is sampled from (0..1]
     seed:         with the observation's stamp, kind and token index, the whole source of chance
     adapter:      name of the text adapter, "" for none
+    priority:     of the requests of one tick, higher ones are admitted first
     """
 
     kind: str
-    prompt: str = ""
+    prompt: str
+    words: Mapping[str, str] = field(default_factory=dict)
     max_tokens: int = 30
     max_age: int = 0
     stop: tuple[str, ...] = ()
@@ -56,6 +57,7 @@ class TextTask:
     top_p: float = 1.0
     seed: int = 0
     adapter: str = ""
+    priority: int = 0
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -73,57 +75,48 @@ class TextTask:
     def is_greedy(self) -> bool:
         return self.temperature == 0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory(TextTask):
-    """What to remember of the scene; fed back into the prompt of a later tick."""
-
-    kind: str = "memory"
-    prompt: str = "Memory: "
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Narration(TextTask):
-    """What the robot is doing now."""
-
-    kind: str = "narration"
-    prompt: str = "Narration: "
+    @property
+    def text(self) -> str:
+        """The prompt suffix with its words filled in."""
+        text = self.prompt
+        for name, words in self.words.items():
+            text = text.replace(f"{{{name}}}", words)
+        return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subtask(TextTask):
-    """The next instruction of a hierarchical policy."""
+class RequestState(Enum):
+    """WAITING for a suffix slot -> LIVE in one -> ENDED; a request may end while it waits."""
 
-    kind: str = "subtask"
-    prompt: str = "Subtask: "
-
-
-# A function, since a question is no field of a task; it reads as the others where it is used.
-def Answer(question: str, template: str = "Question: {question} Answer: ", **limits: object) -> TextTask:
-    """The answer to a person's question; first at admission."""
-    return TextTask(kind="answer", prompt=template.replace("{question}", question), **limits)  # type: ignore[arg-type]
+    WAITING = 0
+    LIVE = 1
+    ENDED = 2
 
 
 @dataclass(eq=False, slots=True)
 class TextRequest:
-    """One resumable generation. The engine's thread owns it; the scheduler moves it forward.
+    """One resumable generation, from asked to ended. The engine's thread owns it.
 
-    pending:  tokens not yet in the suffix cache: the prompt at first, then the newest token
-    cached:   tokens in the suffix cache
-    tokens:   generated ids, the end token not included
-    asked_at: on the engine's clock [s]
-    steps:    decode steps it had rows in
+    pending:    tokens not yet in the suffix cache: the prompt at first, then the newest token
+    asked_at:   on the engine's clock [s]
+    holds:      whether it holds a reference to `encoded`
+    is_forked:  whether its suffix slot continues the prefix, see `Model.fork`; no row of it before
+    cached:     tokens in the suffix cache
+    tokens:     generated ids, the end token not included
+    steps:      decode steps it had rows in
     """
 
     id: int
     task: TextTask
-    frame: Frame
-    suffix_slot: int
+    encoded: EncodedObservation
     adapter: int
     tick_asked: int
     asked_at: float
     eos_ids: tuple[int, ...]
     pending: list[int]
+    state: RequestState = RequestState.WAITING
+    holds: bool = False
+    suffix_slot: int = -1
+    is_forked: bool = False
     cached: int = 0
     tokens: list[int] = field(default_factory=list)
     steps: int = 0
@@ -132,7 +125,17 @@ class TextRequest:
 
     @property
     def is_finished(self) -> bool:
+        """Whether it has a reason to end; the engine then takes it out."""
         return self.finish_reason is not None
+
+    def hold(self) -> None:
+        self.encoded.retain()
+        self.holds = True
+
+    def let_go(self) -> None:
+        if self.holds:
+            self.holds = False
+            self.encoded.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +143,10 @@ class FinishedText:
     """A text that ended, with what is needed to know what it was about.
 
     task:         what was asked: prompt suffix, limits, adapter, seed
+    text:         cut at its stop text
     stamp:        of the observation asked about [ns]
-    instruction, memory, subtask:  the words in the prompt of that observation
+    instruction, feedback:  the words in the prompt of that observation
+    tokens:       generated ids, the end token not included
     steps:        decode steps it took part in
     seconds:      from the question to the end
     """
@@ -152,8 +157,7 @@ class FinishedText:
     finish_reason: FinishReason
     stamp: int
     instruction: str
-    memory: str
-    subtask: str
+    feedback: Mapping[str, str]
     tick_asked: int
     tick_finished: int
     tokens: tuple[int, ...]
@@ -166,5 +170,5 @@ class FinishedText:
 
     @property
     def prompt(self) -> str:
-        """The prompt suffix."""
-        return self.task.prompt
+        """The prompt suffix, its words filled in."""
+        return self.task.text

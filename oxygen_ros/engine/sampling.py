@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The next token from logits: greedy, or temperature and top-p with a number drawn elsewhere.
 
-Here lives only the choice, on the logits' device. Chance comes from `noise`.
+The choice is made on the logits' device. Random numbers come from `noise`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which token of which request goes into the next decode step.
 
-Here lives the queue of live requests and the shape of one step. Slots are `slots`, time is
-`budget`, the forward pass is `decoder`'s.
-
 Every live request gets one row, oldest first; spare rows then take the rest of prompts, and what
 is left over checks drafts.
 """
@@ -45,7 +42,7 @@ class Grant:
 
 @dataclass(slots=True)
 class StepPlan:
-    """One decode step: grants in the order of their rows, rows of one frame together.
+    """One decode step: grants in the order of their rows, rows of one prefix together.
 
     rows:           of all grants
     is_repeatable:  whether the next step is this one with each row's chosen token fed back
@@ -77,7 +74,8 @@ class _Layout:
     requests: list[TextRequest]
     block: NDArray[np.int64]
     starts: NDArray[np.int64]
-    spans: list[tuple[int, int, int]]
+    prefix_spans: list[tuple[int, int, int]]
+    suffix_spans: list[tuple[int, int, int]]
 
 
 class Scheduler:
@@ -99,11 +97,12 @@ class Scheduler:
     def remove(self, request: TextRequest) -> None:
         self.live.remove(request)
         if not self.live:
-            self._layout = self._again = None  # they hold frames' observations
+            self._layout = self._again = None  # they hold observations
 
     def plan(self, max_rows: int, only: TextRequest | None = None) -> StepPlan | None:
-        """The next step over the unfinished live requests (over `only` that one); None without any."""
-        live = [r for r in self.live if r.finish_reason is None and only in (None, r)][:max_rows]
+        """The next step over the forked, unfinished requests (over `only` that one); None without any."""
+        live = [r for r in self.live if r.is_forked and r.finish_reason is None and only in (None, r)]
+        live = live[:max_rows]
         if not live:
             return None
         if self._again is not None and self._again[0] == live:
@@ -119,7 +118,7 @@ class Scheduler:
             draft = self._guess(request, known, spare) if spare and self._drafts.longest else []
             spare -= len(draft)
             grants.append(Grant(request, known, draft))
-        grants.sort(key=lambda grant: grant.request.frame.slot)
+        grants.sort(key=lambda grant: grant.request.encoded.slot)
         plan = StepPlan(grants)
         self._again = (live, plan) if plan.is_repeatable and not self._drafts.longest else None
         return plan
@@ -143,38 +142,42 @@ class Scheduler:
         token: list[int] = []
         write_at: list[int] = []
         position: list[int] = []
-        frame_slot: list[int] = []
+        prefix_slot: list[int] = []
         suffix_slot: list[int] = []
         adapter: list[int] = []
         wants: list[int] = []
-        spans: list[tuple[int, int, int]] = []
+        prefix_spans: list[tuple[int, int, int]] = []
+        suffix_spans: list[tuple[int, int, int]] = []
         longest = 0
         for grant in plan.grants:
             request, count = grant.request, grant.rows
-            frame, cached, first = request.frame, request.cached, len(token)
-            last, start = first + count, frame.prefix.next_position
+            encoded, cached, first = request.encoded, request.cached, len(token)
+            last, start = first + count, encoded.prefix.next_position
             token += request.pending[: grant.known]
             token += grant.draft
             write_at += range(cached, cached + count)
             position += range(start + cached, start + cached + count)
-            frame_slot += [frame.slot] * count
+            prefix_slot += [encoded.slot] * count
             suffix_slot += [request.suffix_slot] * count
             adapter += [request.adapter] * count
             wants += range(last - grant.wanted, last)
             longest = max(longest, cached + count)
-            if spans and spans[-1][0] == frame.slot:
-                spans[-1] = (frame.slot, spans[-1][1], last)
+            suffix_spans.append((request.suffix_slot, first, last))
+            if prefix_spans and prefix_spans[-1][0] == encoded.slot:
+                prefix_spans[-1] = (encoded.slot, prefix_spans[-1][1], last)
             else:
-                spans.append((frame.slot, first, last))
+                prefix_spans.append((encoded.slot, first, last))
         row, wanted = len(token), len(wants)
-        fields = (token, position, frame_slot, suffix_slot, write_at, adapter)
+        fields = (token, position, prefix_slot, suffix_slot, write_at, adapter)
         block[: len(fields), :row] = fields
         block[len(fields), :wanted] = wants
-        rows.count, rows.wanted, rows.longest, rows.frame_spans = row, wanted, longest, spans
+        rows.count, rows.wanted, rows.longest = row, wanted, longest
+        rows.prefix_spans, rows.suffix_spans = prefix_spans, suffix_spans
         self._layout = None
         if plan.is_repeatable:
             starts = block[_POSITION, :row] - block[_WRITE_AT, :row]
-            self._layout = _Layout([grant.request for grant in plan.grants], block, starts, spans)
+            requests = [grant.request for grant in plan.grants]
+            self._layout = _Layout(requests, block, starts, prefix_spans, suffix_spans)
 
     def _write_next(self, plan: StepPlan, rows: Rows, block: NDArray[np.int64]) -> bool:
         """The last step once more, further on: only tokens and places change. False where it is another."""
@@ -188,7 +191,8 @@ class Scheduler:
         block[_WRITE_AT, :count] = cached
         np.add(last.starts, block[_WRITE_AT, :count], out=block[_POSITION, :count])
         rows.count = rows.wanted = count
-        rows.longest, rows.frame_spans = max(cached) + 1, last.spans
+        rows.longest = max(cached) + 1
+        rows.prefix_spans, rows.suffix_spans = last.prefix_spans, last.suffix_spans
         return True
 
     def absorb(self, plan: StepPlan, chosen: Sequence[int]) -> None:

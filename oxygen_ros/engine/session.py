@@ -1,141 +1,104 @@
 # SPDX-License-Identifier: Apache-2.0
 """One robot's run over an engine: what is asked when, which texts are fed back, tick after tick.
 
-Here lives the order inside a tick: observe, act, publish, ask, advance. The node drives it,
-and so may whatever reads a recording: the same stamps give the same chunks and texts. No ROS, no
-clock of its own beyond the engine's.
+    started = session.begin(stamp, images, joints)    # observe and act
+    ...                                               # publish started.actions now
+    others = session.act(1)                           # another expert of the model, if it has one
+    report = session.finish(due)                      # ask texts, advance those under way
+
+The node drives it, and so may whatever reads a recording: the same stamps give the same chunks and texts.
+No ROS, no clock but the engine's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oxygen_ros.engine.budget import Budget
 from oxygen_ros.engine.counters import Phases
+from oxygen_ros.engine.encoded import EncodedObservation
 from oxygen_ros.engine.engine import Engine
 from oxygen_ros.engine.feedback import Feedback
-from oxygen_ros.engine.frame import Frame
-from oxygen_ros.engine.request import Answer, FinishedText, FinishReason, TextTask
-from oxygen_ros.observation import Observation, Previous
-
-# (tick, observation, actions [H, A] in robot units)
-Publish = Callable[[int, Observation, NDArray[np.float64]], None]
-
-
-class Join(Protocol):
-    """What remembers the chunk before and says what a new one is guided towards (`robot.overlap.Overlap`)."""
-
-    def find_previous(self, observation: Observation, horizon: int, step: float) -> Previous | None: ...
-
-    def forget(self) -> None: ...
+from oxygen_ros.engine.kinds import TextKind
+from oxygen_ros.engine.request import FinishedText, FinishReason
+from oxygen_ros.observation import Leftover, Observation
 
 
 @dataclass(frozen=True, slots=True)
-class Recurring:
-    """A text asked for by itself: at ticks 1, 1 + n, 1 + 2n, ...
+class StartedTick:
+    """A tick whose actions are there and whose texts have not moved yet.
 
-    every_n_ticks:   n; 0: only when an instruction takes effect
-    on_instruction:  besides, at each tick at which a new instruction (or the first one) takes effect
+    actions: [H, A] of the commanding expert, in its action space
     """
 
-    task: TextTask
-    every_n_ticks: int = 1
-    on_instruction: bool = False
+    tick: int
+    observation: Observation
+    actions: NDArray[np.float64]
 
-    def __post_init__(self) -> None:
-        least = 0 if self.on_instruction else 1
-        if self.every_n_ticks < least:
-            raise ValueError(
-                f"{self.task.kind}: every_n_ticks must be at least {least}, got {self.every_n_ticks}"
-            )
 
-    def is_due(self, tick: int, is_instructed: bool = False) -> bool:
-        """is_instructed: whether an instruction takes effect at this tick"""
-        is_turn = self.every_n_ticks > 0 and (tick - 1) % self.every_n_ticks == 0
-        return is_turn or (self.on_instruction and is_instructed)
+@dataclass(frozen=True, slots=True)
+class UnaskedQuestion:
+    """A question that could not be asked, and why."""
+
+    question: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class TickReport:
     """What one tick did: its phases, the texts that ended, and the engine's state after it.
 
-    publish:          seconds of the publish callback
-    memory, subtask:  the texts that stood in this tick's prompt
-    problems:         questions that could not be asked, in words
-    refusal:          why a new instruction was refused and the one before stands; "" when none was
+    feedback:          the texts that stood in this tick's prompt because they were fed back, by kind
+    feedback_dropped:  texts that were not there in time to be fed back, since the session began
+    live:              texts under way
     """
 
     tick: int
     stamp: int
     phases: Phases
-    publish: float
     finished: tuple[FinishedText, ...]
-    memory: str
-    subtask: str
-    memories_dropped: int
+    feedback: Mapping[str, str]
+    feedback_dropped: int
     live: int
-    problems: tuple[str, ...] = ()
-    refusal: str = ""
+    unasked: tuple[UnaskedQuestion, ...] = ()
 
 
 class Session:
-    """An engine with its recurring texts, instruction, questions and feedback. One thread owns it."""
+    """An engine with its text kinds, instruction, questions and feedback. One thread owns it."""
 
     def __init__(
         self,
         engine: Engine,
-        recurring: Sequence[Recurring],
+        kinds: Sequence[TextKind],
         budget: Budget,
         *,
         instruction: str = "",
-        answer: TextTask | None = None,
-        answer_template: str = "Question: {question} Answer: ",
-        memory_lag: int,
-        subtask_lag: int | None = None,
-        cancelled_kinds: Collection[str] = (),
-        join: Join | None = None,
+        expert: int = 0,
     ) -> None:
-        """answer:      limits and adapter of answers; its prompt is made from `answer_template`
-        memory_lag:     ticks from a memory's question to the prompt that holds it, see `feedback`
-        subtask_lag:    the same of subtasks; None: subtasks are said, but stay out of the prompt
-        cancelled_kinds: kinds whose texts under way a new instruction ends (`cancelled`)
-        join:           what chunks are guided towards; told here to forget when an instruction takes effect
-                        and at `stop`. Whoever publishes tells it what went out. None: each stands alone
+        """expert: whose actions `begin` returns
 
-        Raises ValueError when a recurring text can never run (prompt or adapter; see Engine.ask), or when
-        two of them are memories (or subtasks): the prompt holds one.
+        Raises ValueError when a text can never run (prompt or adapter; see Engine.prepare), or when two
+        kinds have one name.
         """
-        for item in recurring:
-            engine.prepare(item.task)
+        for kind in kinds:
+            if not kind.is_question:
+                engine.prepare(kind.task)
         self.engine = engine
-        self.recurring = tuple(recurring)
+        self.kinds = {kind.name: kind for kind in kinds}
+        if len(self.kinds) != len(kinds):
+            raise ValueError(f"two text kinds have one name: {', '.join(kind.name for kind in kinds)}")
         self.budget = budget
-        self.feedback = Feedback("memory", memory_lag)
-        self.feedbacks = {"memory": self.feedback}
-        if subtask_lag is not None:
-            self.feedbacks["subtask"] = Feedback("subtask", subtask_lag)
-        for kind in self.feedbacks:
-            if sum(item.task.kind == kind for item in recurring) > 1:
-                raise ValueError(f"two recurring texts of kind {kind}: the prompt holds one {kind}")
-        self._answer = answer or Answer("")
-        self._template = answer_template
-        self._cancelled_kinds = frozenset(cancelled_kinds)
-        self._instruction = instruction
-        self._next_instruction: str | None = None
-        self._is_instructed = True  # the first one takes effect at the first tick
+        self.feedbacks = {k.name: Feedback(k.name, k.feed_after) for k in kinds if k.feed_after}
+        self.instruction = instruction
+        self._expert = expert
+        self._is_instructed = True  # the first instruction takes effect at the first tick
         self._questions: list[str] = []
         self._ended: list[FinishedText] = []  # by a new instruction; told with the tick it takes effect at
-        self._join = join
-
-    @property
-    def instruction(self) -> str:
-        """The newest one the model did not refuse; it stands in the prompt from the next tick on."""
-        return self._instruction if self._next_instruction is None else self._next_instruction
+        self._encoded: EncodedObservation | None = None  # between `begin` and `finish`
 
     @property
     def is_idle(self) -> bool:
@@ -144,63 +107,78 @@ class Session:
     def instruct(self, instruction: str) -> None:
         """Set the instruction from the next tick on; the same words again begin the task anew.
 
-        One that does not fit the model is refused there: the one before stands, and the report says why.
-        Otherwise memories and subtasks of what was before are not fed back any more; texts under way of
-        `cancelled_kinds` end, the others go on: they are about the observation they were asked from.
+        Texts of what was before are not fed back any more; those under way of kinds with
+        `cancel_on_instruction` end.
+
+        Raises ValueError when the model's prompt has no room for it; the one before stands.
         """
-        self._next_instruction = instruction
+        self.engine.model.check_instruction(instruction)
+        self.instruction = instruction
+        self._is_instructed = True
+        self._forget()
+        cancelled = [kind.name for kind in self.kinds.values() if kind.cancel_on_instruction]
+        if cancelled:
+            self._ended += self.engine.cancel(FinishReason.CANCELLED, kinds=cancelled)
 
     def ask(self, question: str) -> None:
-        """Answer a question about the next tick's observation."""
+        """Ask a question about the next tick's observation, of each kind whose prompt takes one."""
         self._questions.append(question)
 
-    def tick(
+    def begin(
         self,
         stamp: int,
         images: Mapping[str, NDArray[np.uint8]],
         joints: NDArray[np.float64],
-        publish: Publish,
-        due: float | None = None,
-    ) -> TickReport:
-        """One tick over a coherent observation.
+        leftover: Leftover | None = None,
+    ) -> StartedTick:
+        """Observe and act. The caller publishes the actions, then calls `finish`.
 
-        publish(tick, observation, actions [H, A]) is called before any text advances.
-        due: when the next tick is due on the engine's clock [s], None if none comes by itself.
+        stamp, images, joints:  as in `Observation`
+        leftover:               what the chunk is guided towards
 
-        Whatever is raised in here leaves the slots consistent; call `stop` then to end the texts.
+        Whatever is raised in here or in `finish` leaves the slots consistent; call `stop` then to end the
+        texts.
         """
-        engine = self.engine
-        refusal = self._take_instruction(Observation(stamp, images, joints, self._instruction))
-        tick = engine.counters.ticks + 1
-        said = {kind: feedback.at(tick) for kind, feedback in self.feedbacks.items()}
-        observation = Observation(stamp, images, joints, self._instruction, **said)
-        with engine.observe(observation) as frame:
-            actions = engine.act(frame, self._find_previous(observation))
-            started = engine.clock()
-            publish(tick, observation, actions)
-            published = engine.clock() - started
-            for item in self.recurring:
-                if item.is_due(tick, self._is_instructed):
-                    engine.ask(frame, item.task)
-                    if item.task.kind in self.feedbacks:
-                        self.feedbacks[item.task.kind].expect(tick)
-            self._is_instructed = False
-            problems = self._ask_questions(frame)
+        if self._encoded is not None:
+            raise RuntimeError(f"tick {self._encoded.tick} was begun and not finished: call finish or stop")
+        tick = self.engine.counters.ticks + 1
+        said = {kind: text for kind, feedback in self.feedbacks.items() if (text := feedback.at(tick))}
+        observation = Observation(stamp, images, joints, self.instruction, said)
+        self._encoded = self.engine.observe(observation)
+        try:
+            actions = self.engine.act(self._encoded, leftover, self._expert)
+        except BaseException:
+            self._close()
+            raise
+        return StartedTick(tick, observation, actions)
+
+    def act(self, expert: int) -> NDArray[np.float64]:
+        """Actions [H, A] of another expert for the tick that was begun; the commanding ones have left."""
+        return self.engine.act(self._expect_begun(), expert=expert)
+
+    def finish(self, due: float | None = None) -> TickReport:
+        """Ask the texts of the tick that was begun, and advance all that are under way.
+
+        due: when the next tick is due on the engine's clock [s], None if none comes by itself
+        """
+        engine, encoded = self.engine, self._expect_begun()
+        try:
+            self._ask_kinds(encoded)
+            unasked = self._ask_questions(encoded)
+        finally:
+            self._close()
         finished = engine.advance(self.budget, due)
         self._deliver(finished)
         finished, self._ended = [*self._ended, *finished], []
         return TickReport(
-            tick=tick,
-            stamp=stamp,
+            tick=encoded.tick,
+            stamp=encoded.observation.stamp,
             phases=engine.phases,
-            publish=published,
             finished=tuple(finished),
-            memory=observation.memory,
-            subtask=observation.subtask,
-            memories_dropped=self.feedback.dropped,
+            feedback=encoded.observation.feedback,
+            feedback_dropped=sum(feedback.dropped for feedback in self.feedbacks.values()),
             live=engine.live,
-            problems=problems,
-            refusal=refusal,
+            unasked=unasked,
         )
 
     def drain(self) -> list[FinishedText]:
@@ -214,54 +192,46 @@ class Session:
         return finished
 
     def stop(self, reason: FinishReason) -> list[FinishedText]:
-        """End all texts, questions, memories and subtasks now (deactivation, clock jump, error)."""
+        """End all texts, questions and feedback now (deactivation, clock jump, error)."""
+        self._close()
         self._questions.clear()
         self._forget()
         ended, self._ended = self._ended, []
         return ended + self.engine.cancel(reason)
 
-    def _take_instruction(self, observation: Observation) -> str:
-        """Let a new instruction take effect, if the model can take it; why not, else "".
+    def _expect_begun(self) -> EncodedObservation:
+        if self._encoded is None:
+            raise RuntimeError("no tick was begun")
+        return self._encoded
 
-        observation: of the coming tick, with the instruction that stands
-        """
-        words = self._next_instruction
-        if words is None:
-            return ""
-        process = self.engine.model.process
-        try:
-            process(replace(observation, instruction=words))
-        except ValueError as error:
-            process(observation)  # raises too where the instruction is not what is wrong; then it still waits
-            self._next_instruction = None
-            return f'instruction "{words[:60]}" refused, "{self._instruction[:60]}" stands: {error}'
-        self._instruction, self._next_instruction = words, None
-        self._is_instructed = True
-        self._forget()
-        if self._cancelled_kinds:
-            self._ended += self.engine.cancel(FinishReason.CANCELLED, kinds=self._cancelled_kinds)
-        return ""
+    def _close(self) -> None:
+        if self._encoded is not None:
+            self._encoded.close()
+            self._encoded = None
 
     def _forget(self) -> None:
         for feedback in self.feedbacks.values():
             feedback.clear()
-        if self._join is not None:
-            self._join.forget()
 
-    def _find_previous(self, observation: Observation) -> Previous | None:
-        spec = self.engine.model.spec
-        return None if self._join is None else self._join.find_previous(observation, spec.horizon, spec.step)
+    def _ask_kinds(self, encoded: EncodedObservation) -> None:
+        for kind in self.kinds.values():
+            if kind.is_due(encoded.tick, self._is_instructed):
+                self.engine.ask(encoded, kind.task)
+                if kind.name in self.feedbacks:
+                    self.feedbacks[kind.name].expect(encoded.tick)
+        self._is_instructed = False
 
-    def _ask_questions(self, frame: Frame) -> tuple[str, ...]:
-        problems = []
+    def _ask_questions(self, encoded: EncodedObservation) -> tuple[UnaskedQuestion, ...]:
+        unasked = []
         questions, self._questions = self._questions, []
         for question in questions:
-            prompt = self._template.replace("{question}", question)
-            try:
-                self.engine.ask(frame, replace(self._answer, prompt=prompt))
-            except ValueError as error:
-                problems.append(f'question "{question[:60]}" not asked: {error}')
-        return tuple(problems)
+            for kind in self.kinds.values():
+                if kind.is_question:
+                    try:
+                        self.engine.ask(encoded, kind.about(question))
+                    except ValueError as error:
+                        unasked.append(UnaskedQuestion(question, str(error)))
+        return tuple(unasked)
 
     def _deliver(self, finished: Sequence[FinishedText]) -> None:
         for text in finished:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slot numbers with reference counts: who may still read which piece of a static pool.
 
-Here live only the numbers. The memory behind a slot belongs to the model; what a slot is used
-for belongs to `frame` and `request`.
+The memory behind a slot belongs to the model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts from the last finished text of the same kind: a robot mostly says what it just said.
 
-Here lives only the guess. The scheduler lets spare rows check it; a wrong guess costs nothing
-but those rows, and never changes a greedy token.
+The scheduler lets spare rows check a draft. A wrong one costs nothing but those rows, and never changes a
+greedy token.
 """
 
 from __future__ import annotations

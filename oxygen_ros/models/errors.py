@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong with a model folder, in one place so that the node can tell it apart."""
+"""Errors of loading a model folder."""
 
 from __future__ import annotations
 

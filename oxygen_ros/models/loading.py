@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint folder to a loaded model, whatever its family.
+"""Loads a checkpoint folder, whatever its family.
 
-Here lives only the choice of the family; a new one is a line in FAMILIES and a folder beside pi05/,
-whose `load` module has a function `load`. A family is imported when a checkpoint asks for it: the engine
-knows the interface, and no family.
+A new family is a line in FAMILIES and a folder beside pi05/ with a function `load` in the module named there.
+A family is imported when a checkpoint asks for it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import torch
 from oxygen_ros.models.errors import ModelError
 from oxygen_ros.models.interface import Model
 
-FAMILIES = {"pi05": "oxygen_ros.models.pi05.load"}
+FAMILIES = {"pi05": "oxygen_ros.models.pi05.model"}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -72,25 +71,29 @@ def load_model(
 
 
 def check_device(name: str) -> torch.device:
-    """The device by its name; raises ModelError if this torch build cannot compute on it."""
+    """The device by its name. Raises ModelError, with the cure, if this torch build cannot compute on it."""
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ModelError(f'device "{name}": {error}') from None
+        raise ModelError(f'device "{name}" is no torch device: {error}') from None
     if device.type == "cpu":
         return device
     if device.type != "cuda":
         raise ModelError(f'device must be "cpu" or "cuda", got "{name}"')
-    if not torch.cuda.is_available():
-        raise ModelError(f'device "{name}": this torch ({torch.__version__}) sees no CUDA device; use "cpu"')
-    if (device.index or 0) >= torch.cuda.device_count():
-        raise ModelError(f'device "{name}": there are {torch.cuda.device_count()} CUDA devices')
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) >= count:
+        raise ModelError(
+            f'device "{name}": this torch ({torch.__version__}) sees {count or "no"} CUDA '
+            f"device{'' if count == 1 else 's'}; check the driver and that torch was built with CUDA, or use "
+            '"cpu"'
+        )
     major, minor = torch.cuda.get_device_capability(device)
     built_for = torch.cuda.get_arch_list()
     if not any(runs_on(arch, major, minor) for arch in built_for):
         raise ModelError(
-            f'device "{name}" is sm_{major}{minor}, this torch is built for {", ".join(built_for)}: '
-            f"install a torch build for sm_{major}{minor}"
+            f'device "{name}" ({torch.cuda.get_device_name(device)}) is sm_{major}{minor}, this torch '
+            f"({torch.__version__}) is built for {', '.join(built_for)}: install a torch build for "
+            f"sm_{major}{minor}"
         )
     return device
 

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text adapters: LoRA weights (Hu et al. 2021) added to the rows that ask for them.
 
-Here lives reading PEFT's folder format and the sum; only text rows pass through it, so no adapter
-can touch a prefix or an action.
+They are read from PEFT's folder format. Only text rows pass through them, so no adapter can touch a prefix or
+an action.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from oxygen_ros.models.errors import ModelError
+from oxygen_ros.models.layers import AttentionBlock
 
 # PEFT's target -> (our fused linear, which part of its output)
 _PARTS = {
@@ -49,16 +49,11 @@ class TextAdapters:
     def load(
         self,
         folder: Path,
-        sizes: Mapping[str, Sequence[int]],
-        inputs: Mapping[str, int],
-        layers: int,
+        blocks: torch.nn.ModuleList,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        """Read one PEFT folder; its name becomes the adapter's name.
-
-        sizes:   output parts of each fused linear, e.g. {"qkv": (q, k, v), ...}
-        inputs:  input width of each fused linear
+        """Read one PEFT folder for a stack of equal AttentionBlocks; its name becomes the adapter's.
 
         Raises ModelError naming the file, the entry or tensor, what was found and what is needed.
         """
@@ -67,6 +62,13 @@ class TextAdapters:
             raise ModelError(
                 f'text adapter {folder}: an adapter "{name}" is loaded already: rename the folder'
             )
+        block, layers = blocks[0], len(blocks)
+        assert isinstance(block, AttentionBlock)
+        q, kv = block.heads * block.head_dim, block.kv_heads * block.head_dim
+        # Of each fused linear: the parts of its output, and its input's width.
+        sizes = {"qkv": (q, kv, kv), "out": (block.width,), "down": (block.width,)}
+        sizes["gate_up"] = (block.mlp_dim, block.mlp_dim)
+        inputs = {"qkv": block.width, "out": q, "gate_up": block.width, "down": block.mlp_dim}
         weight_file = folder / "adapter_model.safetensors"
         rank, gain = _read_config(folder)
         deltas: dict[tuple[int, str], list[_Delta]] = {}

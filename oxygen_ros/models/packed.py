@@ -2,12 +2,13 @@
 """Linear layers for a CPU: weights laid out once as oneDNN's kernels read them.
 
 `F.linear` lays weights out anew in every call; of a product of few rows, as all of a robot's are, that is a
-large part. Laid out before, GELU and the product with `up` are applied to the float32 sums while these are
-in registers: one rounding instead of three. Nothing keeps the weights as the checkpoint has them, so that
-there is no second copy; what a packed network can do is run. What it is worth: `oxygen_bench --ablate`.
+large part. In weights laid out before, the activation and the product with `up` are applied to the float32
+sums while these are in registers: one rounding instead of three. The weights are not kept as the checkpoint
+has them, so that there is no second copy; a packed network can only be run. `oxygen_bench --ablate` measures
+the gain.
 
-The operators are torch's own, made for its compiler, and no public name reaches them. So each layer is tried
-against the plain one, and stays plain where a build lacks them or they say anything else.
+The operators are torch's own, made for its compiler, and have no public name. So each layer is compared with
+the plain one, and stays plain where a build lacks them or they give anything else.
 """
 
 from __future__ import annotations
@@ -26,29 +27,35 @@ _CLOSE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
 
 class PackedLinear(nn.Module):
-    """A linear layer, with or without a GELU behind it; not for training."""
+    """A linear layer, with or without an activation behind it; not for training."""
 
     _bias: torch.Tensor | None
     _weight: torch.Tensor
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, gelu: bool = False) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, activation: str = "none"
+    ) -> None:
+        """activation: "none", "gelu" (its tanh form) or "swish" (SiLU)"""
         super().__init__()
         self.out_features, self.in_features = weight.shape
         # Buffers, so that those who count a network's memory find them; no state to be saved.
         self.register_buffer("_bias", None if bias is None else bias.detach(), persistent=False)
         self.register_buffer("_weight", _lay_out(weight), persistent=False)
         self._tails: dict[int, torch.Tensor] = {}
-        self._gelu = gelu
+        self._activation = activation
         self._linear = torch.ops.mkldnn._linear_pointwise
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self._gelu:
+        if self._activation == "none":
             return self.plain(x)
-        product: torch.Tensor = self._linear(x.contiguous(), self._weight, self._bias, "gelu", [], "tanh")
+        kind = "tanh" if self._activation == "gelu" else ""
+        product: torch.Tensor = self._linear(
+            x.contiguous(), self._weight, self._bias, self._activation, [], kind
+        )
         return product
 
     def plain(self, x: torch.Tensor) -> torch.Tensor:
-        """Without the GELU."""
+        """Without the activation."""
         product: torch.Tensor = self._linear(x.contiguous(), self._weight, self._bias, "none", [], "")
         return product
 
@@ -58,10 +65,11 @@ class PackedLinear(nn.Module):
         return product
 
     def tail(self, x: torch.Tensor, first: int) -> torch.Tensor:
-        """Only the outputs from `first` on, without a bias; laid out at the first call."""
+        """Only the outputs from `first` on; laid out at the first call."""
         if first not in self._tails:
             self._tails[first] = _lay_out(self.weight[first:])
-        product: torch.Tensor = self._linear(x.contiguous(), self._tails[first], None, "none", [], "")
+        bias = None if self._bias is None else self._bias[first:]
+        product: torch.Tensor = self._linear(x.contiguous(), self._tails[first], bias, "none", [], "")
         return product
 
     @property
@@ -71,19 +79,20 @@ class PackedLinear(nn.Module):
 
 
 class PackedGateUp(nn.Module):
-    """Gate and up of a gated MLP, each by itself."""
+    """Gate and up of a gated MLP, each by itself; see GateUpLinear."""
 
-    def __init__(self, weight: torch.Tensor) -> None:
+    def __init__(self, weight: torch.Tensor, *, silu: bool = False) -> None:
         super().__init__()
         gate, up = weight.chunk(2)
-        self.gate, self.up = PackedLinear(gate, gelu=True), PackedLinear(up)
+        self.gate = PackedLinear(gate, activation="swish" if silu else "gelu")
+        self.up = PackedLinear(up)
         self.in_features = self.gate.in_features
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat((self.gate.plain(x), self.up(x)), dim=-1)
 
     def activated(self, x: torch.Tensor) -> torch.Tensor:
-        """gelu(gate) * up"""
+        """activation(gate) * up"""
         return self.up.times(x, self.gate(x))
 
     @property
@@ -137,10 +146,11 @@ def _try_packing(layer: nn.Linear) -> PackedLinear | PackedGateUp | None:
     packed: PackedLinear | PackedGateUp
     try:
         if isinstance(layer, GateUpLinear):
-            packed = PackedGateUp(layer.weight)
+            packed = PackedGateUp(layer.weight, silu=layer.silu)
             ours, plain = packed.activated(x), layer.activated(x)
         else:
-            packed = PackedLinear(layer.weight, layer.bias, gelu=isinstance(layer, GeluLinear))
+            activation = "gelu" if isinstance(layer, GeluLinear) else "none"
+            packed = PackedLinear(layer.weight, layer.bias, activation=activation)
             ours, plain = packed(x), layer(x)
     except (AttributeError, NotImplementedError, RuntimeError):
         return None

@@ -1,25 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """The static K/V pool: every slot's keys and values in one tensor per layer, and attention over it.
 
-    place:  0 ........ F * frame_stride ............... F * frame_stride + X * suffix_tokens
-            | frame 0 | frame 1 | ...  | suffix 0 | suffix 1 | ...  | spare
-    frame:  | prefix tokens (max_prefix) | workspace |
+    place:   0 ....... prefixes * prefix_stride ....... + suffixes * suffix_tokens
+             | prefix 0 | prefix 1 | ...  | suffix 0 | suffix 1 | ...  | spare
+    prefix:  | tokens (max_prefix) | workspace |
 
-A frame's workspace lets the action expert put its own keys beside the prefix it reads, so that one
+A prefix slot's workspace lets an action expert put its own keys beside the prefix it reads, so that one
 attention call sees both without copying either. Text never reads a workspace. The spare place is for rows of
-nobody, which pad a decode step to a recorded size.
+nobody, which pad a decode step to a captured size.
 
-Here lives memory and attention; who owns which slot is the engine's.
+An expert with other heads or sizes than the backbone has a pool of its own over the same prefix slots,
+without suffixes (`heads=0`); `attend_sources` attends to keys of different head counts at once.
+
+Memory and attention only; the engine decides who holds which slot.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
 from oxygen_ros.models.interface import Capacity, Rows
+
+# Keys and values [kv_heads, L, d], and the bias of their places as in `attend`
+Source = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
 
 def attend(
@@ -32,23 +39,30 @@ def attend(
 
     The query heads that share a K/V head are folded into the token axis: one read of the keys.
     """
-    tokens, heads, dim = q.shape
-    kv_heads = keys.shape[0]
+    kv_heads, _, dim = keys.shape
     if q.is_cuda and bias is not None:
-        folded = q.view(tokens, kv_heads, -1, dim).transpose(0, 1).flatten(1, 2)
-        out = attend_by_products(folded, keys, values, bias)
+        out = attend_by_products(_fold(q, kv_heads), keys, values, bias)
     elif q.is_cuda or q.dtype != torch.float32:
-        folded = q.view(tokens, kv_heads, -1, dim).transpose(0, 1).flatten(1, 2)
+        folded = _fold(q, kv_heads)
         mask = None if bias is None else bias.expand(1, 1, folded.shape[1], -1)
         out = F.scaled_dot_product_attention(folded[None], keys[None], values[None], attn_mask=mask)[0]
     else:
         # The scores of one chunk or one prefix are few: two matrix products beat the blocked kernel.
-        folded = (q * dim**-0.5).view(tokens, kv_heads, -1, dim).transpose(0, 1).flatten(1, 2)
-        scores = folded @ keys.mT
+        scores = _fold(q * dim**-0.5, kv_heads) @ keys.mT
         if bias is not None:
             scores += bias
         out = scores.softmax(dim=-1) @ values
-    return out.view(kv_heads, tokens, -1, dim).transpose(0, 1).reshape(tokens, heads * dim)
+    return _unfold(out, q.shape[0]).flatten(1)
+
+
+def _fold(x: torch.Tensor, kv_heads: int) -> torch.Tensor:
+    """[T, heads, n] -> [kv_heads, T * groups, n]"""
+    return x.view(x.shape[0], kv_heads, -1, x.shape[-1]).transpose(0, 1).flatten(1, 2)
+
+
+def _unfold(x: torch.Tensor, tokens: int) -> torch.Tensor:
+    """[kv_heads, T * groups, n] -> [T, heads, n]"""
+    return x.view(x.shape[0], tokens, -1, x.shape[-1]).transpose(0, 1).flatten(1, 2)
 
 
 def attend_by_products(
@@ -64,6 +78,24 @@ def attend_by_products(
     return scores.softmax(dim=-1) @ values
 
 
+def attend_sources(q: torch.Tensor, sources: Sequence[Source]) -> torch.Tensor:
+    """As `attend`, over several sources that may differ in their number of K/V heads: one softmax over all.
+
+    The prefix has the backbone's K/V heads, an expert's own tokens the expert's.
+    """
+    scores, tokens = [], q.shape[0]
+    for keys, _, bias in sources:
+        score = _fold(q * q.shape[-1] ** -0.5, keys.shape[0]) @ keys.mT
+        scores.append(_unfold(score if bias is None else score + bias, tokens))
+    weights = torch.cat(scores, -1).softmax(-1)
+    out, first = torch.zeros_like(q), 0
+    for _, values, _ in sources:
+        last = first + values.shape[1]
+        out += _unfold(_fold(weights[..., first:last], values.shape[0]) @ values, tokens)
+        first = last
+    return out.flatten(1)
+
+
 def align(places: int) -> int:
     """The next multiple of 16: a GPU's products read rows of other lengths less well, and masked attention to
     other numbers of keys takes a CPU in bfloat16 up to three times as long."""
@@ -71,17 +103,17 @@ def align(places: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Frames in neighbouring slots with equally many rows each: one product reads them where they are.
+class PrefixRun:
+    """Prefixes in neighboring slots with equally many rows each: one product reads them where they are.
 
-    base:    first place of the first frame
-    frames:  how many; `length`: prefix tokens of the longest
+    base:      first place of the first prefix
+    prefixes:  how many; `length`: tokens of the longest
     first, last:  rows of all of them, from .. to one past the end
-    unseen:  [frames, 1, length] True beyond the end of shorter prefixes; None when all are as long
+    unseen:    [prefixes, 1, length] True beyond the end of shorter ones; None when all are as long
     """
 
     base: int
-    frames: int
+    prefixes: int
     length: int
     first: int
     last: int
@@ -93,43 +125,45 @@ class RowView:
     """What the attention of one `extend` needs in every layer, worked out once.
 
     place:   [R] place in the pool that each row's own K/V goes to
-    runs:    frames that one product reads together; empty for attention over the whole pool
+    runs:    prefixes that one product reads together; empty for attention over the whole pool
     suffix:  [R, longest] places of each row's suffix; with `runs`
     unseen:  [R, longest] True where a row must not look: after itself; with `runs`
     bias:    [R * groups, places] 0 where a row looks, -inf elsewhere, for attention over the whole pool
     """
 
     place: torch.Tensor
-    runs: list[Run]
+    runs: list[PrefixRun]
     suffix: torch.Tensor | None = None
     unseen: torch.Tensor | None = None
     bias: torch.Tensor | None = None
 
 
 class KvPool:
-    """Keys and values of all frames and suffixes; made once, never grown."""
+    """Keys and values of all prefixes and suffixes; made once, never grown."""
 
     def __init__(
         self,
         capacity: Capacity,
         *,
         layers: int,
-        heads: int,
         kv_heads: int,
         head_dim: int,
         max_prefix: int,
-        workspace: int,
         device: torch.device,
         dtype: torch.dtype,
-        over_pool: bool,
+        heads: int = 0,
+        workspace: int = 0,
+        over_pool: bool = False,
     ) -> None:
-        """over_pool: rows attend over the whole pool under a mask (static shapes, one read of each
-        prefix per layer); else frame by frame, which does no work for free slots."""
-        self.frame_stride = align(max_prefix + workspace)
+        """heads:  query heads of the text rows; 0: a pool of prefixes alone, for an expert
+        over_pool: rows attend over the whole pool under a mask (static shapes, one read of each
+                   prefix per layer); else prefix by prefix, which does no work for free slots
+        """
+        suffixes = capacity.suffixes if heads else 0
+        self.prefix_stride = align(max_prefix + workspace)
         self.suffix_tokens = capacity.suffix_tokens
-        self.suffix_base = capacity.frames * self.frame_stride
-        spare = self.suffix_base + capacity.suffixes * capacity.suffix_tokens
-        places = align(spare + 1)
+        self.suffix_base = capacity.prefixes * self.prefix_stride
+        places = align(self.suffix_base + suffixes * capacity.suffix_tokens + (1 if heads else 0))
         # Zeros, not empty: a masked place still meets its zero weight, and 0 * NaN is NaN.
         self.keys = torch.zeros(layers, kv_heads, places, head_dim, device=device, dtype=dtype)
         self.values = torch.zeros_like(self.keys)
@@ -137,25 +171,31 @@ class KvPool:
         self._groups = heads // kv_heads
         # The fields of a row of nobody, see Rows: its suffix slot begins at the spare place.
         self.nobody = torch.zeros(len(Rows.FIELDS), 1, dtype=torch.int64, device=device)
-        self.nobody[Rows.FIELDS.index("suffix_slot")] = capacity.suffixes
-        self._lengths = [0] * capacity.frames
-        self._lengths_on_device = torch.zeros(capacity.frames, dtype=torch.int64, device=device)
+        self.nobody[Rows.FIELDS.index("suffix_slot")] = suffixes
+        self._lengths = [0] * capacity.prefixes
+        self._lengths_on_device = torch.zeros(capacity.prefixes, dtype=torch.int64, device=device)
         self._column = torch.arange(capacity.suffix_tokens, device=device)
         self._place = torch.arange(places, device=device)
 
-    def bytes(self) -> int:
-        return 2 * self.keys.numel() * self.keys.element_size()
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that one token takes over all layers."""
+        layers, kv_heads, _, head_dim = self.keys.shape
+        return 2 * layers * kv_heads * head_dim * self.keys.element_size()
 
-    def open_frame(self, slot: int, tokens: int) -> slice:
-        """Places of a frame's prefix, about to be written with `tokens` tokens."""
+    def bytes(self) -> int:
+        return self.bytes_per_token * self.keys.shape[2]
+
+    def open_prefix(self, slot: int, tokens: int) -> slice:
+        """Places of a prefix that is about to be written with `tokens` tokens."""
         self._lengths[slot] = tokens
         self._lengths_on_device[slot] = tokens
-        base = slot * self.frame_stride
+        base = slot * self.prefix_stride
         return slice(base, base + tokens)
 
-    def frame_places(self, slot: int, workspace: int = 0) -> slice:
-        """Places of a frame's prefix, with the first `workspace` places after it."""
-        base = slot * self.frame_stride
+    def prefix_places(self, slot: int, workspace: int = 0) -> slice:
+        """Places of a prefix, with the first `workspace` places after it."""
+        base = slot * self.prefix_stride
         return slice(base, base + self._lengths[slot] + workspace)
 
     def clear(self, places: slice) -> None:
@@ -170,7 +210,7 @@ class KvPool:
         start = self.suffix_base + rows.suffix_slot[live] * self.suffix_tokens
         place = start + rows.write_at[live]
         if self.over_pool:
-            return RowView(place, [], bias=self._hide_others(rows.frame_slot[live], start, place))
+            return RowView(place, [], bias=self._hide_others(rows.prefix_slot[live], start, place))
         column = self._column[: rows.longest]
         return RowView(
             place,
@@ -179,11 +219,11 @@ class KvPool:
             unseen=column > rows.write_at[live, None],
         )
 
-    def _find_runs(self, rows: Rows) -> list[Run]:
-        # With several K/V heads a batched product would copy the keys first: one frame at a time then.
+    def _find_runs(self, rows: Rows) -> list[PrefixRun]:
+        # With several K/V heads a batched product would copy the keys first: one prefix at a time then.
         may_join = self.keys.shape[1] == 1
         groups: list[list[tuple[int, int, int]]] = []
-        for slot, first, last in rows.frame_spans:
+        for slot, first, last in rows.prefix_spans:
             if groups and may_join:
                 before, begin, end = groups[-1][-1]
                 if slot == before + 1 and first == end and last - first == end - begin:
@@ -192,7 +232,7 @@ class KvPool:
             groups.append([(slot, first, last)])
         return [self._make_run(group) for group in groups]
 
-    def _make_run(self, spans: list[tuple[int, int, int]]) -> Run:
+    def _make_run(self, spans: list[tuple[int, int, int]]) -> PrefixRun:
         lengths = [self._lengths[slot] for slot, _, _ in spans]
         longest = max(lengths)
         unseen = None
@@ -200,11 +240,11 @@ class KvPool:
             ends = torch.tensor(lengths, device=self._place.device)
             unseen = (self._place[:longest] >= ends[:, None]).unsqueeze(1)
         first, last = spans[0][1], spans[-1][2]
-        return Run(spans[0][0] * self.frame_stride, len(spans), longest, first, last, unseen)
+        return PrefixRun(spans[0][0] * self.prefix_stride, len(spans), longest, first, last, unseen)
 
-    def _hide_others(self, frame: torch.Tensor, start: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        base = frame[:, None] * self.frame_stride
-        length = self._lengths_on_device[frame]
+    def _hide_others(self, prefix: torch.Tensor, start: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        base = prefix[:, None] * self.prefix_stride
+        length = self._lengths_on_device[prefix]
         in_prefix = (self._place >= base) & (self._place < base + length[:, None])
         in_suffix = (self._place >= start[:, None]) & (self._place <= place[:, None])
         bias = torch.zeros(in_prefix.shape, dtype=self.keys.dtype, device=self.keys.device)
@@ -241,12 +281,12 @@ class KvPool:
         suffix_weights = torch.empty_like(suffix_scores)
         for run in view.runs:
             rows = slice(run.first, run.last)
-            places = slice(run.base, run.base + run.frames * self.frame_stride)
-            apart = (kv_heads, run.frames, self.frame_stride, dim)
+            places = slice(run.base, run.base + run.prefixes * self.prefix_stride)
+            apart = (kv_heads, run.prefixes, self.prefix_stride, dim)
             prefix_keys = keys[:, places].view(apart)[:, :, : run.length]
             prefix_values = values[:, places].view(apart)[:, :, : run.length]
-            mine = grouped[:, rows].reshape(kv_heads, run.frames, -1, dim)
-            scores = (prefix_keys @ mine.mT).mT  # [kv, frames, rows * groups, length]
+            mine = grouped[:, rows].reshape(kv_heads, run.prefixes, -1, dim)
+            scores = (prefix_keys @ mine.mT).mT  # [kv, prefixes, rows * groups, length]
             if run.unseen is not None:
                 scores.masked_fill_(run.unseen, float("-inf"))
             own = suffix_scores[:, rows].reshape(*mine.shape[:3], -1)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trajectories to the controller, and the hold that stops them.
 
-Here lives the one lock of the node. The hold must win against a trajectory being published at that moment:
-the worker publishes, and the service's callback latches, under the same lock. It is held for one publication,
+The one lock of the node is here. The hold must win against a trajectory being published at that moment: the
+worker publishes, and the service's callback latches, under the same lock. It is held for one publication,
 never for inference.
 """
 
@@ -12,15 +12,13 @@ import array
 import threading
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 from builtin_interfaces.msg import Duration, Time
-from numpy.typing import NDArray
 from rclpy.node import Node
 from sensor_msgs.msg import JointState
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from oxygen_ros.node import qos
-from oxygen_ros.robot.chunk import Chunk
+from oxygen_ros.robot.joining import Trajectory
 
 
 def to_time(stamp_ns: int) -> Time:
@@ -32,14 +30,16 @@ def to_duration(span_ns: int) -> Duration:
 
 
 class Commands:
-    """Publisher of ~/joint_trajectory."""
+    """Publisher of ~/joint_trajectory.
+
+    holds: so far; the worker sees by it that the controller was told something else
+    """
 
     def __init__(self, node: Node) -> None:
         self._lock = threading.Lock()
         self._publisher = node.create_publisher(JointTrajectory, "~/joint_trajectory", qos.NEWEST)
         self.is_enabled = False
         self._is_held = False
-        # Holds so far: the worker sees by it that the controller was told something else.
         self.holds = 0
 
     @property
@@ -51,26 +51,26 @@ class Commands:
         """Whether chunks become trajectories now."""
         return self.is_enabled and not self._is_held
 
-    def send(self, chunk: Chunk, offsets: NDArray[np.int64], positions: NDArray[np.float64]) -> None:
-        """Publish what is left of a chunk, if moving is allowed. The worker's.
+    def send(self, joints: Sequence[str], trajectory: Trajectory) -> None:
+        """Publish what is left of a chunk, if moving is allowed. Called by the worker.
 
-        offsets, positions: of the points [n], [n, A], as `Joiner.join` makes them
+        joints: the columns of the trajectory's positions
         """
-        message = JointTrajectory(joint_names=list(chunk.joint_names))
+        message = JointTrajectory(joint_names=list(joints))
         # The time of the observation: the controller splices the new points in by it.
-        message.header.stamp = to_time(chunk.stamp_ns)
+        message.header.stamp = to_time(trajectory.stamp_ns)
         message.points = [
             JointTrajectoryPoint(
                 positions=array.array("d", row.tobytes()), time_from_start=to_duration(int(at))
             )
-            for at, row in zip(offsets, positions, strict=True)
+            for at, row in zip(trajectory.offsets, trajectory.positions, strict=True)
         ]
         with self._lock:
             if self.may_move:
                 self._publisher.publish(message)
 
     def hold(self, joints: Sequence[str], newest: Iterable[JointState], now_ns: int, reach_in: float) -> str:
-        """Latch: one point at the current position, then nothing until `release`. The executor's.
+        """Latch: one point at the current position, then nothing until `release`. Called by the executor.
 
         joints:    the robot's names of the joints commanded
         newest:    joint states, the newest last
@@ -89,20 +89,16 @@ class Commands:
                 return (
                     f"held; no point was published: position of {', '.join(missing) or 'any joint'} unknown"
                 )
-            message = JointTrajectory(joint_names=list(joints))
+            point = JointTrajectoryPoint(time_from_start=to_duration(int(reach_in * 1e9)))
+            point.positions = array.array("d", [position[name] for name in joints])
+            point.velocities = array.array("d", [0.0] * len(joints))
+            message = JointTrajectory(joint_names=list(joints), points=[point])
             message.header.stamp = to_time(now_ns)
-            message.points = [
-                JointTrajectoryPoint(
-                    positions=array.array("d", [position[name] for name in joints]),
-                    velocities=array.array("d", [0.0] * len(joints)),
-                    time_from_start=to_duration(int(reach_in * 1e9)),
-                )
-            ]
             self._publisher.publish(message)
         return "held at the current position"
 
     def release(self) -> str:
-        """Let chunks become trajectories again. The executor's."""
+        """Let chunks become trajectories again. Called by the executor."""
         with self._lock:
             was_held, self._is_held = self._is_held, False
         return "released" if was_held else "was not held"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of parameters on a node: declaring, overrides from files, changes at run time.
 
-Here lives the promise that a wrong parameter never ends the node: what is wrong with an override is kept,
-configure fails with it, and setting the parameter right cures it. All methods run in the executor's thread.
+A wrong parameter never ends the node: what is wrong with an override is kept, configure fails with it, and
+setting the parameter right cures it. All methods run in the executor's thread.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescri
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from oxygen_ros.node.parameters import FIXED, ParameterProblem, Row, explain_unknown, find_row
+from oxygen_ros.node.parameters import FIXED, ParameterProblem, Row, explain_unknown, find_rows
 
 _TYPES = {
-    "bool": Parameter.Type.BOOL,
-    "int": Parameter.Type.INTEGER,
-    "double": Parameter.Type.DOUBLE,
-    "string": Parameter.Type.STRING,
-    "strings": Parameter.Type.STRING_ARRAY,
-}
+    "bool": Parameter.Type.BOOL, "int": Parameter.Type.INTEGER, "double": Parameter.Type.DOUBLE,
+    "string": Parameter.Type.STRING, "strings": Parameter.Type.STRING_ARRAY,
+}  # fmt: skip
 # Declared by rclpy itself, or read by it without declaring.
 _OF_RCLPY = ("use_sim_time", "start_type_description_service", "qos_overrides.")
 
@@ -31,25 +28,27 @@ class Declarations:
     """The node's parameters. `values` holds the checked ones, `problems` what is wrong by name."""
 
     def __init__(
-        self, node: Node, may_change: Callable[[], bool], changed: Callable[[str, Any], None]
-    ) -> None:
+        self, node: Node, may_change: Callable[[], bool], expect: Callable[[str, Any], None],
+        changed: Callable[[str, Any], None],
+    ) -> None:  # fmt: skip
         """may_change:  whether parameters that are read at configure may be set now
+        expect:      raises ParameterProblem when a live parameter may not have a value now
         changed:     called after a live parameter was set, with its name and value
         """
         self._node = node
         self._may_change = may_change
+        self._expect = expect
         self._changed = changed
         self._rows: dict[str, Row] = {}
+        self._set: set[str] = set()  # what somebody set, by override or later
         self.values: dict[str, Any] = {}
         self.problems: dict[str, str] = {}
         # rclpy has no public look at the overrides; declaring them blindly would fix wrong types for good.
         self._overrides = {name: item.value for name, item in node._parameter_overrides.items()}
-        self.declare(FIXED.values())
+        rows = find_rows(self._overrides)
+        self.declare(rows.values())
         for name in self._overrides:
-            row = find_row(name)
-            if row is not None:
-                self.declare([row])
-            elif not name.startswith(_OF_RCLPY):
+            if name not in rows and not name.startswith(_OF_RCLPY):
                 self._declare_unknown(name)
         node.add_pre_set_parameters_callback(self._convert)
         node.add_on_set_parameters_callback(self._check)
@@ -62,6 +61,7 @@ class Declarations:
                 continue
             value = row.default
             if row.name in self._overrides:
+                self._set.add(row.name)
                 try:
                     value = row.check(self._overrides[row.name])
                 except ParameterProblem as problem:
@@ -77,11 +77,12 @@ class Declarations:
                 self._node.declare_parameter(row.name, value, _describe(row), ignore_override=True)
 
     def given(self) -> dict[str, Any]:
-        """All values but those of cameras and joints that were never set: another model may have others."""
+        """What somebody set. Cameras and joints at their defaults are left out: a model may lack them."""
         return {
             name: value
             for name, value in self.values.items()
-            if name in FIXED or value != self._rows[name].default
+            if name in self._set
+            and (name in FIXED or name.startswith("text.") or value != self._rows[name].default)
         }
 
     def check_all(self) -> None:
@@ -95,7 +96,7 @@ class Declarations:
 
     def _declare_unknown(self, name: str) -> None:
         # Declared with a free type, so that `ros2 param delete` is a cure without a restart.
-        self.problems[name] = explain_unknown(name)
+        self.problems[name] = explain_unknown(name, self._rows)
         self._node.declare_parameter(
             name,
             self._overrides[name],
@@ -105,13 +106,13 @@ class Declarations:
 
     def _convert(self, parameters: list[Parameter]) -> list[Parameter]:
         """Turn an exact integer into the double that is meant."""
-        converted = []
-        for parameter in parameters:
-            row = self._rows.get(parameter.name)
-            if row is not None and row.type == "double" and parameter.type_ == Parameter.Type.INTEGER:
-                parameter = Parameter(parameter.name, value=float(parameter.value))
-            converted.append(parameter)
-        return converted
+        doubles = {name for name, row in self._rows.items() if row.type == "double"}
+        return [
+            Parameter(parameter.name, value=float(parameter.value))
+            if parameter.type_ == Parameter.Type.INTEGER and parameter.name in doubles
+            else parameter
+            for parameter in parameters
+        ]
 
     def _check(self, parameters: list[Parameter]) -> SetParametersResult:
         for parameter in parameters:
@@ -120,28 +121,27 @@ class Declarations:
                 continue
             try:
                 row.check(parameter.value)
+                if row.live:
+                    self._expect(row.name, parameter.value)
+                elif parameter.value != self.values[row.name] and not self._may_change():
+                    words = f"parameter '{row.name}' is read at configure; deactivate and clean up first"
+                    raise ParameterProblem(words)
             except ParameterProblem as problem:
                 return SetParametersResult(successful=False, reason=str(problem))
-            is_changed = parameter.value != self.values[parameter.name]
-            if is_changed and not row.live and not self._may_change():
-                return SetParametersResult(
-                    successful=False,
-                    reason=f"parameter '{row.name}' is read at configure; deactivate and clean up first",
-                )
         return SetParametersResult(successful=True)
 
     def _take(self, parameters: list[Parameter]) -> None:
         for parameter in parameters:
-            row = self._rows.get(parameter.name)
+            name, row = parameter.name, self._rows.get(parameter.name)
+            self.problems.pop(name, None)
             if row is None:
-                self.problems.pop(parameter.name, None)
-                if self._node.has_parameter(parameter.name):
-                    self.problems[parameter.name] = explain_unknown(parameter.name)
+                if self._node.has_parameter(name):
+                    self.problems[name] = explain_unknown(name, self._rows)
                 continue
-            self.problems.pop(parameter.name, None)
-            self.values[parameter.name] = row.check(parameter.value)
+            self._set.add(name)
+            self.values[name] = row.check(parameter.value)
             if row.live:
-                self._changed(parameter.name, self.values[parameter.name])
+                self._changed(name, self.values[name])
 
 
 def _describe(row: Row) -> ParameterDescriptor:
@@ -151,10 +151,10 @@ def _describe(row: Row) -> ParameterDescriptor:
         additional_constraints=row.allowed + ("" if row.live or row.read_only else "; read at configure"),
     )
     if row.low is not None and row.high is not None:
+        low, high = row.low, row.high
         if row.type == "int":
-            descriptor.integer_range = [IntegerRange(from_value=int(row.low), to_value=int(row.high), step=1)]
+            descriptor.integer_range = [IntegerRange(from_value=int(low), to_value=int(high), step=1)]
         else:
-            descriptor.floating_point_range = [
-                FloatingPointRange(from_value=float(row.low), to_value=float(row.high), step=0.0)
-            ]
+            bounds = FloatingPointRange(from_value=float(low), to_value=float(high))
+            descriptor.floating_point_range = [bounds]
     return descriptor

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """/diagnostics: what is well and what is not, by name and reason.
 
-Here lives the board everyone reports to. Reporting is allowed from any thread (a dict entry is replaced
-whole); publishing is the executor's, every PERIOD and at once when a level changes.
+Any thread may report (a dict entry is replaced whole). The executor publishes, every PERIOD and at once when
+a level changes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,9 @@ from rclpy.node import Node
 from oxygen_ros.node import qos
 from oxygen_ros.node.commands import to_time
 
-OK, WARN, ERROR, STALE = (
-    DiagnosticStatus.OK,
-    DiagnosticStatus.WARN,
-    DiagnosticStatus.ERROR,
-    DiagnosticStatus.STALE,
-)
-# s between two messages: QoS that does not fit is looked for then, and is to be told within a second.
+OK, WARN = DiagnosticStatus.OK, DiagnosticStatus.WARN
+ERROR, STALE = DiagnosticStatus.ERROR, DiagnosticStatus.STALE
+# s between two messages; QoS that does not fit is looked for then, and must be reported within a second.
 PERIOD = 0.5
 SILENT_FOR = 5.0  # s before a part's level is logged again
 PARTS = ("inputs", "control", "text", "model")
@@ -39,7 +35,7 @@ class Report:
     values: Mapping[str, object] = field(default_factory=dict)
 
 
-class Board:
+class Diagnostics:
     """The last report of each part, and the publisher."""
 
     def __init__(self, node: Node, changed: Callable[[], None]) -> None:
@@ -51,18 +47,10 @@ class Board:
         self.hardware_id = ""
         self._logged: dict[tuple[str, bytes], float] = {}
 
-    def __getitem__(self, part: str) -> Report:
-        return self._reports[part]
-
     def report(
-        self,
-        part: str,
-        level: bytes,
-        message: str,
-        values: Mapping[str, object] | None = None,
-        *,
-        is_logged: bool = False,
-    ) -> None:
+        self, part: str, level: bytes, message: str, values: Mapping[str, object] | None = None,
+        *, is_logged: bool = False,
+    ) -> None:  # fmt: skip
         """Replace the report of a part. is_logged: the log says it already, or will in other words."""
         before = self._reports[part]
         self._reports[part] = Report(level, message, values or {})
@@ -73,7 +61,7 @@ class Board:
             self._log(part, before.level, level, message)
 
     def _log(self, part: str, before: bytes, level: bytes, message: str) -> None:
-        """What comes and goes many times a second is one line now and then; /diagnostics has it all."""
+        """One line now and then for what comes and goes many times a second; /diagnostics has it all."""
         now = time.monotonic()
         if now < self._logged.get((part, level), -math.inf) + SILENT_FOR:
             return
@@ -95,20 +83,14 @@ class Board:
         for part, report in self._reports.items():
             level, words = report.level, report.message
             values = {str(key): _write(value) for key, value in report.values.items()}
-            troubles = extra.get(part)
-            if troubles:
+            if troubles := extra.get(part):
                 values.update(troubles)
                 words = "; ".join([words, *troubles.values()] if words else troubles.values())
                 level = max(level, WARN) if level != STALE else WARN
-            message.status.append(
-                DiagnosticStatus(
-                    level=level,
-                    name=f"{self._node.get_name()}: {part}",
-                    message=words,
-                    hardware_id=self.hardware_id,
-                    values=[KeyValue(key=key, value=value) for key, value in values.items()],
-                )
-            )
+            name = f"{self._node.get_name()}: {part}"
+            status = DiagnosticStatus(level=level, name=name, message=words, hardware_id=self.hardware_id)
+            status.values = [KeyValue(key=key, value=value) for key, value in values.items()]
+            message.status.append(status)
         self._publisher.publish(message)
 
 

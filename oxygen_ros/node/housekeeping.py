@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Garbage collection between ticks, never inside one.
+"""Garbage collection between ticks, never inside one. No ROS.
 
-Python collects cycles whenever enough objects were made, in whatever thread made the last one; over a heap
+Python collects cycles whenever enough objects were made, in whatever thread made the last one. Over a heap
 with a model in it that takes tens of milliseconds. While a worker runs, what lives at its start is set aside
-(it stays for good), automatic collection is off for the whole process, and the worker collects when it has
-time. Here lives no rclpy.
+(it stays for good), automatic collection is off for the process, and the worker collects when it has time.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions: cameras, joints, instruction, question.
+"""Subscriptions: cameras, joints, instruction, question. They only store.
 
-Here lives storing and nothing else. Callbacks run in the executor's thread; they put the message into a
-bounded deque (appending and popping are atomic in CPython, so no lock is needed) and return. Decoding,
-sampling and all judgement are the worker's, which takes the messages out with `drain`.
+Callbacks run in the executor's thread. They put the message into a bounded deque and return; appending and
+popping are atomic in CPython, so no lock is needed. The worker takes the messages out with `drain` and does
+everything else: decoding, synchronizing, judging.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rclpy.event_handler import SubscriptionEventCallbacks
@@ -22,9 +22,10 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
 
 from oxygen_ros.node import qos
-from oxygen_ros.node.bursts import Bursts
+from oxygen_ros.node.batching import BatchedSubscription
 from oxygen_ros.node.parameters import ParameterProblem
-from oxygen_ros.node.settings import Camera
+from oxygen_ros.node.settings import CameraSettings
+from oxygen_ros.robot.streams import JOINTS
 
 # Most messages kept of one stream between two looks of the worker; of images only those that can still be
 # of use (`keep_s`).
@@ -46,7 +47,7 @@ class Inputs:
     """What came in since the worker last looked."""
 
     def __init__(
-        self, node: Node, cameras: Sequence[Camera], keep_s: float, wake: Callable[[], None]
+        self, node: Node, cameras: Mapping[str, CameraSettings], keep_s: float, wake: Callable[[], None]
     ) -> None:
         """keep_s: how long an image waits for the worker [s]; wake: called after each, must return at once"""
         self._node = node
@@ -57,7 +58,7 @@ class Inputs:
         self._images: dict[str, deque[tuple[Any, int]]] = {}
         self._joints: deque[tuple[JointState, int]] = deque(maxlen=JOINTS_KEPT)
         # The hold reads these in the executor's thread; the worker never does.
-        self.newest_joints: deque[tuple[JointState, int]] = deque(maxlen=JOINTS_KEPT)
+        self._newest_joints: deque[tuple[JointState, int]] = deque(maxlen=JOINTS_KEPT)
         self._instruction: deque[str] = deque(maxlen=1)
         self._questions: deque[str] = deque()
         # Only the executor's thread raises it; only the worker's reads it.
@@ -65,20 +66,22 @@ class Inputs:
         # stream -> type and profile we subscribe with
         self._profiles: dict[str, tuple[str, QoSProfile]] = {}
         self._subscriptions: list[Subscription] = []
-        self._bursts: Bursts | None = None
+        self._joint_subscription: BatchedSubscription | None = None
         try:
-            for camera in cameras:
-                store = self._make_store(camera.name)
+            for name, camera in cameras.items():
+                store = self._make_store(name)
                 try:
-                    self._subscribe(camera.name, _TYPES[camera.transport], camera.topic, qos.CAMERA, store)
+                    self._subscribe(name, _TYPES[camera.transport], camera.topic, qos.CAMERA, store)
                 except InvalidTopicNameException as error:
                     reason = str(error).splitlines()[0].removeprefix("Invalid topic name: ").rstrip(":")
                     raise ParameterProblem(
-                        f"parameter 'cameras.{camera.name}.topic' is {camera.topic!r}, no topic: {reason}"
+                        f"parameter 'cameras.{name}.topic' is {camera.topic!r}, no topic: {reason}"
                     ) from error
-            self._bursts = Bursts(node, JointState, "joint_states", qos.JOINTS, self._store_joints, _no_log())
-            self._note("joint_states", JointState, qos.JOINTS, self._bursts.subscription)
-            # The wider profile last: it is the one that publishers are held against.
+            self._joint_subscription = BatchedSubscription(
+                node, JointState, "joint_states", qos.JOINTS, self._store_joints, _no_log()
+            )
+            self._note(JOINTS, JointState, qos.JOINTS, self._joint_subscription.subscription)
+            # The wider profile last: publishers are held against that one.
             for profile in (qos.INSTRUCTION_LATCHED, qos.INSTRUCTION):
                 self._subscribe("instruction", String, "~/instruction", profile, self._store_instruction)
             self._subscribe("question", String, "~/question", qos.QUESTION, self._store_question)
@@ -88,12 +91,13 @@ class Inputs:
             raise
 
     def set_instruction(self, words: str) -> None:
-        """The instruction parameter was set. The executor's."""
+        """The instruction parameter was set. Called by the executor."""
         self._instruction.append(words)
 
     def drain(self) -> Iterator[tuple[str, Any, int]]:
-        """Take out (stream, message, steady time of receipt [ns]) of all images and joints. The worker's."""
-        for name, kept in (*self._images.items(), ("joint_states", self._joints)):
+        """Take out all images and joints: (stream, message, steady time of receipt [ns]). Called by the
+        worker."""
+        for name, kept in (*self._images.items(), (JOINTS, self._joints)):
             for _ in range(len(kept)):
                 try:
                     message, received_ns = kept.popleft()
@@ -102,50 +106,44 @@ class Inputs:
                 yield name, message, received_ns
 
     def take_instruction(self) -> str | None:
-        """The instruction that came since the last call. The worker's."""
+        """The instruction that came since the last call. Called by the worker."""
         return self._instruction.popleft() if self._instruction else None
 
     def take_questions(self) -> list[str]:
-        """The questions that came since the last call. The worker's."""
+        """The questions that came since the last call. Called by the worker."""
         return [self._questions.popleft() for _ in range(len(self._questions))]
 
-    def clear(self) -> None:
+    def recent_joints(self) -> list[JointState]:
+        """Joint states that are not too old to hold at, the newest last. Called by the executor."""
+        oldest_ns = time.monotonic_ns() - self._keep_ns
+        return [message for message, received_ns in self._newest_joints if received_ns >= oldest_ns]
+
+    def clear(self, keep_questions: bool = False) -> None:
         """Forget images, joints and questions; an instruction stands until another comes."""
         for kept in self._images.values():
             kept.clear()
         self._joints.clear()
-        self._questions.clear()
+        if not keep_questions:
+            self._questions.clear()
 
     def find_mismatches(self) -> Mapping[str, str]:
-        """stream -> why a publisher on its topic cannot be heard, for those there now. The executor's."""
-        found: dict[str, str] = {}
-        for stream, (type_name, profile) in self._profiles.items():
-            publishers = self._node.get_publishers_info_by_topic(self.topics[stream])
-            complaints = [
-                complaint
-                for publisher in publishers
-                if (complaint := qos.explain_publisher(publisher, type_name, profile))
-            ]
-            if complaints:
-                found[stream] = f"{self.topics[stream]}: {'; '.join(complaints)}"
-        return found
+        """stream -> why a publisher on its topic cannot be heard. Called by the executor."""
+        return qos.collect(
+            (stream, qos.explain_publisher(publisher, type_name, profile))
+            for stream, (type_name, profile) in self._profiles.items()
+            for publisher in self._node.get_publishers_info_by_topic(self.topics[stream])
+        )
 
     def destroy(self) -> None:
         for subscription in self._subscriptions:
             self._node.destroy_subscription(subscription)
-        if self._bursts is not None:
-            self._bursts.destroy()
+        if self._joint_subscription is not None:
+            self._joint_subscription.destroy()
 
     def _subscribe(
         self, stream: str, kind: Any, topic: str, profile: QoSProfile, store: Callable[[Any], None]
     ) -> None:
-        subscription = self._node.create_subscription(
-            kind,
-            topic,
-            store,
-            profile,
-            event_callbacks=_no_log(),
-        )
+        subscription = self._node.create_subscription(kind, topic, store, profile, event_callbacks=_no_log())
         self._subscriptions.append(subscription)
         self._note(stream, kind, profile, subscription)
 
@@ -166,8 +164,8 @@ class Inputs:
                 pass  # none is left, or the worker has just taken it
             kept.append((message, received_ns))
             # The joints of this moment belong to this image.
-            if self._bursts is not None:
-                self._bursts.drain()
+            if self._joint_subscription is not None:
+                self._joint_subscription.drain()
             self._wake()
 
         return store
@@ -175,7 +173,7 @@ class Inputs:
     def _store_joints(self, message: JointState) -> None:
         received = (message, time.monotonic_ns())
         self._joints.append(received)
-        self.newest_joints.append(received)
+        self._newest_joints.append(received)
 
     def _store_instruction(self, message: String) -> None:
         self._instruction.append(message.data)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lifecycle transitions as coroutines: the executor goes on while a transition waits.
 
-Here lives the state machine's handling and nothing of the node's work. rclpy runs transitions inside the
-service's callback: loading would stop the executor for minutes, a request that does not fit the state would
-end the process, and an exception would leave no reason. Here a transition may await a thread, a request that
-does not fit is refused with its reason, and whatever fails is told and survived.
+rclpy runs transitions inside the service's callback: loading would stop the executor for minutes, a request
+that does not fit the state would end the process, and an exception would leave no reason. Here a transition
+may await a thread, a request that does not fit is refused with its reason, and whatever fails is logged and
+survived.
 """
 
 from __future__ import annotations
@@ -39,17 +39,22 @@ class TransitionRefused(RuntimeError):
 class ManagedNode(LifecycleNodeMixin, Node, ABC):
     """A lifecycle node whose transitions are the coroutines `configure`, `activate`, ... of its subclass.
 
-    They raise TransitionRefused for what the user can cure. Everything here runs in the executor's thread.
+    They raise TransitionRefused for what the user can cure. Everything runs in the executor's thread.
     """
 
     def __init__(self, name: str) -> None:
         Node.__init__(self, name)
         # Reentrant: the state is told while a transition is under way.
         LifecycleNodeMixin.__init__(self, callback_group=ReentrantCallbackGroup())
-        self._service_change_state.callback = self._on_change_state
+        service: Any = self._service_change_state  # typed for plain functions alone
+        service.callback = self._on_change_state
         self._is_changing = False
         # One transition at a time, one thread at a time.
         self._background: threading.Thread | None = None
+
+    def get_logger(self) -> Any:
+        node: Any = super()  # untyped there
+        return node.get_logger()
 
     @property
     def state(self) -> str:
@@ -97,19 +102,16 @@ class ManagedNode(LifecycleNodeMixin, Node, ABC):
 
     async def _run(self, name: str) -> TransitionCallbackReturn:
         actions: dict[str, Callable[[], Awaitable[None]]] = {
-            "configure": self.configure,
-            "activate": self.activate,
-            "deactivate": self.deactivate,
-            "cleanup": self.cleanup,
-            "shutdown": self.shut_down,
-        }
+            "configure": self.configure, "activate": self.activate, "deactivate": self.deactivate,
+            "cleanup": self.cleanup, "shutdown": self.shut_down,
+        }  # fmt: skip
         try:
             await actions[name]()
         except TransitionRefused as reason:
             self.get_logger().error(f"{name} failed: {reason}")
             return TransitionCallbackReturn.FAILURE
         except Exception as error:
-            # The last line of defence of the executor; a programming error must not take the node along.
+            # The executor's last defense: a programming error must not take the node along.
             self.get_logger().error(f"{name} failed: {type(error).__name__}: {error}")
             return TransitionCallbackReturn.ERROR
         return TransitionCallbackReturn.SUCCESS
@@ -117,17 +119,14 @@ class ManagedNode(LifecycleNodeMixin, Node, ABC):
     async def _on_change_state(
         self, request: ChangeState.Request, response: ChangeState.Response
     ) -> ChangeState.Response:
-        transition_id = request.transition.id
-        if request.transition.label:
-            labels = {item[1]: item[0] for item in self._state_machine.available_transitions}
-            if request.transition.label not in labels:
-                self.get_logger().error(
-                    f"no transition '{request.transition.label}' from {self.state}; only {sorted(labels)}"
-                )
-                response.success = False
-                return response
-            transition_id = labels[request.transition.label]
-        response.success = await self.change_state(transition_id)
+        wanted = request.transition
+        labels = {item[1]: item[0] for item in self._state_machine.available_transitions}
+        if wanted.label and wanted.label not in labels:
+            words = f"no transition '{wanted.label}' from {self.state}; only {sorted(labels)}"
+            self.get_logger().error(words)
+            response.success = False
+        else:
+            response.success = await self.change_state(labels[wanted.label] if wanted.label else wanted.id)
         return response
 
     async def run_in_thread(self, work: Callable[[], Any], name: str) -> Any:
@@ -135,17 +134,14 @@ class ManagedNode(LifecycleNodeMixin, Node, ABC):
         future = Future()
 
         def run() -> None:
-            error: Exception | None = None
-            result = None
+            # Errors as results too: a future that is never read complains of its exception on the console.
             try:
-                result = work()
+                outcome: tuple[Any, Exception | None] = work(), None
             except Exception as caught:
-                error = caught
-            # As a result: a future that is never read complains of its exception on the console.
-            future.set_result((result, error))
-            executor = self.executor
-            if executor is not None:
-                executor.wake()
+                outcome = None, caught
+            future.set_result(outcome)
+            if self.executor is not None:
+                self.executor.wake()
 
         thread = threading.Thread(target=run, name=name, daemon=True)
         self._background = thread

@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of the node's parameters, and the check of one value against it.
+"""The table of the node's parameters, and the check of one value against it. No ROS.
 
-Here lives the manual: `ros2 param describe` and `oxygen_node --help` are made from these rows. How rows
-become parameters of a node is declarations.py; what the values mean together is settings.py.
+It is the one manual: `ros2 param describe` and `oxygen_node --help` are made from these rows. declarations.py
+declares them on a node; settings.py makes typed settings of the values.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oxygen_ros.robot.overlap import MODES, SCHEDULES
-
-KINDS = ("memory", "narration", "subtask", "answer")
-# What is fed back or acted on; the others are for people to read.
-ACTED_ON = ("memory", "subtask")
+from oxygen_ros.engine import MODES, QUESTION, STANDARD_KINDS
+from oxygen_ros.robot import joining
 
 
 class ParameterProblem(ValueError):
@@ -28,7 +25,7 @@ class ParameterProblem(ValueError):
 class Row:
     """One parameter.
 
-    name:      `<camera>` and `<joint>` stand for the model's camera and joint names
+    name:      `<camera>` and `<joint>` stand for the model's camera and joint names, `<kind>` for a text kind
     type:      "bool" | "int" | "double" | "string" | "strings"
     low, high: bounds included, of numbers
     choices:   the allowed strings; () for any
@@ -66,18 +63,16 @@ class Row:
         """
         checked = self._convert(value)
         if checked is None:
-            raise self.problem(value, f" ({_name_type(value)})")
+            raise self._problem(value, f" ({_name_type(value)})")
         if self.type in ("int", "double"):
-            beyond = (self.low is not None and checked < self.low) or (
-                self.high is not None and checked > self.high
-            )
-            if beyond or math.isnan(checked):
-                raise self.problem(value)
+            low = -math.inf if self.low is None else self.low
+            if not low <= checked <= (math.inf if self.high is None else self.high):
+                raise self._problem(value)
         if self.choices and checked not in self.choices:
-            raise self.problem(value)
+            raise self._problem(value)
         return checked
 
-    def problem(self, value: Any, note: str = "") -> ParameterProblem:
+    def _problem(self, value: Any, note: str = "") -> ParameterProblem:
         return ParameterProblem(f"parameter '{self.name}' is {value!r}{note}; it must be {self.allowed}")
 
     def _convert(self, value: Any) -> Any:
@@ -106,10 +101,14 @@ _GENERAL = (
         choices=("float32", "bfloat16")),
     Row("denoise_steps", "int", 0, "Euler steps of one chunk; 0: what the model was made with.", 0, 1000),
     Row("adapters", "strings", [], "Folders of text adapters (LoRA) to load; named by their folder."),
+    Row("expert", "string", "", "Action expert whose chunks are on ~/action_chunk and may be commanded; "
+        "empty: the model's first."),
+    Row("other_experts", "strings", [], "Action experts that act besides, after the commanding one's chunk "
+        "has left; on ~/action_chunk/<name>."),
     Row("torch_threads", "int", 1, "CPU threads of torch. More than free cores is slower, by far.", 1, 256),
     Row("seed", "int", 0, "With the observation's stamp the whole source of chance.", 0, 2**31 - 1),
     Row("mode", "string", "oxygen", "How text shares work: all but `oxygen` are baselines for comparison.",
-        choices=("isolated", "shared", "batched", "oxygen")),
+        choices=MODES),
     Row("when_full", "string", "reject_new", "What gives way when no slot is left for a text.",
         choices=("reject_new", "drop_oldest")),
     Row("draft_tokens", "int", 0, "Longest draft checked in one decode step; 0: no speculation.", 0, 63),
@@ -134,14 +133,8 @@ _GENERAL = (
     Row("budget.max_rows", "int", 64, "Most rows (tokens) of one decode step.", 1, 64),
     Row("budget.margin", "double", 0.005, "Seconds kept free before the next tick (mode deadline).",
         0.0, 10.0),
-    Row("memory.lag_ticks", "int", 0, "Ticks from asking a memory to the prompt that holds it; "
-        "0: ceil(max tokens / steps) + 1.", 0, 10000),
-    Row("subtask.feed_prompt", "bool", False, "Put the last subtask into the prompt of the actions (and of "
-        "everything else that reads it): the model then acts on its own next instruction."),
-    Row("subtask.lag_ticks", "int", 0, "Ticks from asking a subtask to the prompt that holds it; "
-        "0: ceil(max tokens / steps) + 1.", 0, 10000),
     Row("question_max_chars", "int", 200, "A question is cut to this many characters.", 1, 10000),
-    # Who watches; all of it on the steady clock.
+    # What is watched, on the steady clock.
     Row("watchdog.silence", "double", 1.0, "Nothing received on an input for this long (or max_age, if that "
         "is longer) is reported, whatever its stamps say [s].", 0.01, 600.0),
     Row("watchdog.late", "double", 0.0, "A tick that starts so much after it was due is reported [s]; 0: a "
@@ -165,14 +158,14 @@ _GENERAL = (
         0.1, 600.0),
     Row("join.mode", "string", "replace", "How a chunk is joined to the one before. replace: it stands "
         "alone. blend: the weighted mean of both where they overlap. rtc: the denoiser is guided towards the "
-        "one before (real-time chunking).", choices=MODES),
+        "one before (real-time chunking).", choices=joining.MODES),
     Row("join.delay_steps", "int", -1, "Actions of the chunk before that will have been executed when the "
         "new one is there, counted from the observation; -1: from the latency measured in warm-up (told in "
         "/diagnostics). Set it where a recording must give the same chunks again.", -1, 1000),
     Row("join.overlap", "double", 0.0, "After those, how long the new chunk is held to the one before, ever "
         "less [s]; 0: as long as anything is left of it.", 0.0, 60.0),
     Row("join.schedule", "string", "exp", "How the weight of the chunk before falls over the overlap; ones "
-        "and zeros: not at all, or at once.", choices=SCHEDULES),
+        "and zeros: not at all, or at once.", choices=joining.SCHEDULES),
     Row("join.max_weight", "double", 0.0, "Upper bound of the guidance weight of a denoise step (rtc); 0: "
         "the number of denoise steps, at which one step goes the whole way and none beyond.", 0.0, 1000.0),
     Row("join.tolerance", "double", 0.5, "A chunk stands alone when a joint is farther than this from where "
@@ -182,46 +175,55 @@ _GENERAL = (
     Row("markers.size", "double", 0.05, "Letter height of the text marker [m].", 0.001, 10.0),
 )  # fmt: skip
 
-_TEXT = (
-    Row("enabled", "bool", False, "Ask for this kind of text."),
-    Row("every_n_ticks", "int", 10, "Ask every so many ticks; 0: only at new instructions.", 0, 100000),
-    Row("on_instruction", "bool", False, "Ask, besides, at the tick at which an instruction takes effect."),
-    Row("when_instructed", "string", "keep", "What a new instruction does to texts of this kind under way: "
-        "they go on about the old one, or end as `cancelled`.", choices=("keep", "cancel")),
-    Row("at_once", "int", 4, "Answers that may be under way together.", 1, 64),
-    Row("prompt", "string", "", "Prompt put after the observation; in an answer's, {question} stands for "
-        "the question."),
-    Row("max_tokens", "int", 30, "Token limit of one text.", 1, 4096),
-    Row("max_age", "int", 100, "Ticks after which an unfinished text expires; 0: never.", 0, 100000),
-    Row("stop", "strings", [], "Texts that end the generation."),
-    Row("temperature", "double", 0.0, "0 is greedy; else sampling.", 0.0, 100.0),
-    Row("top_p", "double", 1.0, "Smallest set of tokens of this probability is sampled from.", 1e-6, 1.0),
-    Row("adapter", "string", "", "Text adapter used; empty: none."),
+# Of each text kind.
+TEXT = (
+    Row("text.<kind>.enabled", "bool", True, "Ask for this kind of text."),
+    Row("text.<kind>.prompt", "string", "", "Prompt put after the observation. Special tokens that it spells "
+        "are honored. One with {question} is asked with each question on ~/question, which stands there."),
+    Row("text.<kind>.every_n_ticks", "int", 10, "Ask every so many ticks; 0: only at new instructions.",
+        0, 100000),
+    Row("text.<kind>.on_instruction", "bool", False, "Ask, besides, at the tick at which an instruction "
+        "takes effect."),
+    Row("text.<kind>.feed_prompt", "bool", False, "Put the last text of this kind into the prompt of the "
+        "actions and of everything else that reads it; for kinds that the model's prompt has a place for. "
+        "With subtasks the model then acts on its own next instruction."),
+    Row("text.<kind>.lag_ticks", "int", 0, "Ticks from asking a text to the prompt that holds it; "
+        "0: ceil(max tokens / steps) + 1.", 0, 10000),
+    Row("text.<kind>.at_once", "int", 4, "Answers that may be under way together.", 1, 64),
+    Row("text.<kind>.when_instructed", "string", "keep", "What a new instruction does to texts of this kind "
+        "under way: they go on about the old one, or end as `cancelled`.", choices=("keep", "cancel")),
+    Row("text.<kind>.max_tokens", "int", 30, "Token limit of one text.", 1, 4096),
+    Row("text.<kind>.max_age", "int", 100, "Ticks after which an unfinished text expires; 0: never.",
+        0, 100000),
+    Row("text.<kind>.stop", "strings", [], "Texts that end the generation."),
+    Row("text.<kind>.temperature", "double", 0.0, "0 is greedy; else sampling.", 0.0, 100.0),
+    Row("text.<kind>.top_p", "double", 1.0, "Smallest set of tokens of this probability is sampled from.",
+        1e-6, 1.0),
+    Row("text.<kind>.adapter", "string", "", "Text adapter used; empty: none."),
+    Row("text.<kind>.priority", "int", 0, "Texts of a higher priority get their slot first.", -1000, 1000),
 )  # fmt: skip
-
-_PROMPTS = {
-    "memory": "Memory: ",
-    "narration": "Narration: ",
-    "subtask": "Subtask: ",
-    "answer": "Question: {question} Answer: ",
-}
+_NOT_OF_QUESTIONS = ("every_n_ticks", "on_instruction", "feed_prompt", "lag_ticks")
+_ONLY_OF_QUESTIONS = ("at_once",)
 
 
-def _text_rows() -> Iterable[Row]:
-    for kind in KINDS:
-        for row in _TEXT:
-            if row.name in (("every_n_ticks", "on_instruction") if kind == "answer" else ("at_once",)):
-                continue
-            row = replace(row, name=f"text.{kind}.{row.name}")
-            if row.name.endswith(".prompt"):
-                row = replace(row, default=_PROMPTS[kind])
-            elif row.name == "text.subtask.on_instruction" or (
-                row.name.endswith(".enabled") and kind != "subtask"
-            ):
-                row = replace(row, default=True)
-            elif row.name.endswith(".when_instructed") and kind in ACTED_ON:
-                row = replace(row, default="cancel")
-            yield row
+def rows_of_kind(kind: str, prompt: str) -> list[Row]:
+    """The rows of one text kind.
+
+    prompt: the kind's; a kind asked by questions has no cadence and is not fed back
+    """
+    left_out = _NOT_OF_QUESTIONS if QUESTION in prompt else _ONLY_OF_QUESTIONS
+    defaults: dict[str, Any] = {"enabled": kind != "subtask", "feed_prompt": kind == "memory"}
+    if (standard := STANDARD_KINDS.get(kind)) is not None:
+        defaults["prompt"], defaults["priority"] = standard.task.prompt, standard.task.priority
+        defaults["every_n_ticks"] = standard.every_n_ticks
+        defaults["on_instruction"] = standard.on_instruction
+        defaults["when_instructed"] = "cancel" if standard.cancel_on_instruction else "keep"
+    tails = [(row, row.name.rsplit(".", 1)[1]) for row in TEXT]
+    return [
+        replace(row, name=f"text.{kind}.{tail}", default=defaults.get(tail, row.default))
+        for row, tail in tails
+        if tail not in left_out
+    ]
 
 
 CAMERA = (
@@ -234,36 +236,32 @@ JOINT = (
     Row("joints.<joint>.name", "string", "", "The robot's name of this joint of the model; empty: the same."),
     Row("limits.<joint>.lower", "double", -math.inf, "Lowest position commanded [rad or m]."),
     Row("limits.<joint>.upper", "double", math.inf, "Highest position commanded [rad or m]."),
-    Row(
-        "limits.<joint>.velocity",
-        "double",
-        math.inf,
-        "Highest speed commanded [rad/s or m/s].",
-        0.0,
-        math.inf,
-    ),
-    Row(
-        "limits.<joint>.step",
-        "double",
-        math.inf,
-        "Largest change from one action of a chunk to the next [rad or m].",
-        0.0,
-        math.inf,
-    ),
-)
+    Row("limits.<joint>.velocity", "double", math.inf, "Highest speed commanded [rad/s or m/s].",
+        0.0, math.inf),
+    Row("limits.<joint>.step", "double", math.inf, "Largest change from one action of a chunk to the next "
+        "[rad or m].", 0.0, math.inf),
+)  # fmt: skip
 
-FIXED: dict[str, Row] = {row.name: row for row in (*_GENERAL, *_text_rows())}
+_STANDARD = [row for name, kind in STANDARD_KINDS.items() for row in rows_of_kind(name, kind.task.prompt)]
+FIXED: dict[str, Row] = {row.name: row for row in (*_GENERAL, *_STANDARD)}
 
 
-def find_row(name: str) -> Row | None:
-    """The row of a parameter's name, with its camera or joint filled in; None when there is none."""
-    if name in FIXED:
-        return FIXED[name]
-    for row in (*CAMERA, *JOINT):
-        head, tail = row.name.split("<")[0], row.name.split(">")[1]
-        if name.startswith(head) and name.endswith(tail) and len(name) > len(head) + len(tail):
-            return replace(row, name=name)
-    return None
+def find_rows(given: Mapping[str, Any]) -> dict[str, Row]:
+    """The table for what somebody set: the fixed rows, and those of further text kinds, cameras and joints.
+
+    given: name -> value, unchecked. A text kind of the user's own exists as soon as its prompt is given.
+    """
+    rows = dict(FIXED)
+    for name, value in given.items():
+        kind = name.removeprefix("text.").removesuffix(".prompt")
+        if kind and name == f"text.{kind}.prompt":
+            rows = {key: row for key, row in rows.items() if not key.startswith(f"text.{kind}.")}
+            rows.update((row.name, row) for row in rows_of_kind(kind, str(value)))
+        for row in (*CAMERA, *JOINT):
+            head, tail = row.name.split("<")[0], row.name.split(">")[1]
+            if name.startswith(head) and name.endswith(tail) and len(name) > len(head) + len(tail):
+                rows.setdefault(name, replace(row, name=name))
+    return rows
 
 
 def rows_of_model(cameras: Iterable[str], joints: Iterable[str]) -> list[Row]:
@@ -272,16 +270,20 @@ def rows_of_model(cameras: Iterable[str], joints: Iterable[str]) -> list[Row]:
     return rows + [replace(row, name=row.name.replace("<joint>", name)) for name in joints for row in JOINT]
 
 
-def explain_unknown(name: str) -> str:
-    """What is said of a parameter that no row knows."""
-    near = difflib.get_close_matches(name, [*FIXED, *(row.name for row in (*CAMERA, *JOINT))], n=1)
+def explain_unknown(name: str, known: Iterable[str] = FIXED) -> str:
+    """What is said of a parameter that no row knows. known: the names there are"""
+    known = [*known, *(row.name for row in (*CAMERA, *JOINT))]
+    near = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else "; `ros2 param list` shows those there are"
+    kind = name.split(".")[1] if name.startswith("text.") else ""
+    if kind and f"text.{kind}.prompt" not in known:
+        hint += f" A text kind of your own needs text.{kind}.prompt"
     return f"parameter '{name}' is unknown{hint}"
 
 
 def describe_table() -> str:
     """The table in Markdown: the manual, printed by `oxygen_node --help`."""
     lines = ["| parameter | type | default | allowed | what it does |", "|---|---|---|---|---|"]
-    for row in (*FIXED.values(), *CAMERA, *JOINT):
+    for row in (*FIXED.values(), *TEXT, *CAMERA, *JOINT):
         lines.append(f"| `{row.name}` | {row.type} | `{row.default}` | {row.allowed} | {row.description} |")
     return "\n".join(lines)

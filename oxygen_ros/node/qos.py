@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's QoS profiles, and what is said when another node's do not fit them.
-
-Here lives no subscription and no publisher.
-"""
+"""The node's QoS profiles, and why another node's do not fit them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from rclpy.duration import Duration
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
@@ -17,10 +16,7 @@ INSTRUCTION_LATCHED = QoSProfile(
     depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL
 )
 INSTRUCTION = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
-# As robot_state_publisher offers it.
-DESCRIPTION = QoSProfile(
-    depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL
-)
+DESCRIPTION = INSTRUCTION_LATCHED  # as robot_state_publisher offers it
 # Deep enough for a burst: what overflows in the middleware is lost without a word.
 QUESTION = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
@@ -71,6 +67,15 @@ def explain_subscription(subscription: TopicEndpointInfo, profile: QoSProfile) -
         f"{_name(subscription)} requests {describe(subscription.qos_profile)}, this node offers "
         f"{describe(profile)}: incompatible QoS, it receives nothing"
     )
+
+
+def collect(complaints: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """name -> the complaints about it that are not empty."""
+    found: dict[str, str] = {}
+    for name, words in complaints:
+        if words:
+            found[name] = f"{found[name]}; {words}" if name in found else words
+    return found
 
 
 def _fits(offered: QoSProfile, requested: QoSProfile) -> bool:

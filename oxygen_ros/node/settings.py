@@ -1,234 +1,271 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checked parameter values as one typed object, and what they must have in common with a model.
+"""Parameter values as typed settings, made once. No ROS.
 
-Here lives no rclpy and no default: those are in the table of parameters.
+Defaults are in the table of parameters. What the settings must have in common with a model is layout.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from math import ceil
-from typing import Any
+from typing import Any, Literal
 
-from oxygen_ros.engine import Budget, Recurring, TextTask, ticks_of_text
-from oxygen_ros.models.interface import ModelSpec
-from oxygen_ros.node.parameters import KINDS, ParameterProblem
-from oxygen_ros.robot.description import Described, DescriptionError, merge_limit
-from oxygen_ros.robot.limits import JointLimit, Limits
-from oxygen_ros.robot.overlap import JoinRule
+from oxygen_ros.engine import QUESTION, STANDARD_KINDS, Budget, TextKind, TextTask, ticks_of_text
+from oxygen_ros.models.interface import ExpertSpec, ModelSpec
+from oxygen_ros.node.parameters import ParameterProblem, explain_unknown, find_rows
+from oxygen_ros.robot.joining import JoinRule
+from oxygen_ros.robot.joining.rule import Mode, Schedule
 
-
-@dataclass(frozen=True, slots=True)
-class Camera:
-    """One camera stream. name: as the model names it; topic: "" when the robot does not have it."""
-
-    name: str
-    topic: str
-    transport: str
-    optional: bool
+# The name of a text kind, or of an expert beside the commanding one, becomes a topic of the node.
+TOPIC_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_TAKEN = (
+    "action_chunk", "instruction", "joint_trajectory", "markers", "preview", "question", "text", "tick",
+    "transition_event",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Robot:
-    """The robot's side of a model's cameras and joints.
+class ModelSettings:
+    """Which model, and how it is loaded. denoise_steps: 0: as it was made; expert: "" for the first."""
 
-    joints:         the robot's names [J], in the order of the model's state
-    action_joints:  the robot's names [A], in the order of the model's actions
-    ranges:         joint -> believable positions [rad or m], for joints that have limits
-    limits:         what may be commanded
-    unlimited:      action joints without position limits, those that turn freely left out
+    folder: str
+    device: str
+    dtype: str
+    denoise_steps: int
+    adapters: tuple[str, ...]
+    expert: str
+    other_experts: tuple[str, ...]
+    torch_threads: int
+    warmup_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How text is executed. debug: the slot accounting is checked."""
+
+    mode: str
+    when_full: str
+    draft_tokens: int
+    seed: int
+    debug: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CameraSettings:
+    """One camera. topic: "" when the robot does not have it; transport: "raw" | "compressed"."""
+
+    topic: str = ""
+    transport: str = "raw"
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InputSettings:
+    """What belongs together. max_skew, max_age: seconds; range_margin: rad or m beyond a joint's limits.
+
+    cameras, joint_names: by the model's names; joint_names: the robot's, "" for the same
     """
 
-    cameras: tuple[Camera, ...]
-    joints: tuple[str, ...]
-    action_joints: tuple[str, ...]
-    ranges: Mapping[str, tuple[float, float]]
-    limits: Limits
-    unlimited: tuple[str, ...]
+    max_skew: float
+    max_age: float
+    range_margin: float
+    cameras: Mapping[str, CameraSettings]
+    joint_names: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TextSettings:
+    """What is asked of the model.
+
+    names:   of all kinds there are; kinds: those that are asked
+    wished:  kinds that somebody set to be fed back, not by default
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[TextKind, ...]
+    wished: frozenset[str]
+    question_max_chars: int
 
     @property
-    def subscribed(self) -> tuple[Camera, ...]:
-        return tuple(camera for camera in self.cameras if camera.topic)
+    def takes_questions(self) -> bool:
+        return any(kind.is_question for kind in self.kinds)
 
+    def kinds_of(self, spec: ModelSpec) -> tuple[TextKind, ...]:
+        """The kinds as this model can have them: fed back only where its prompt has a place for them.
 
-class Settings:
-    """Values by parameter name, and what is made of them."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        """values: checked by parameters.Row.check. Raises ParameterProblem where they clash."""
-        self._values = dict(values)
-        self.budget = Budget(
-            steps=self["budget.steps"],
-            rows=self["budget.max_rows"],
-            mode=self["budget.mode"],
-            margin=self["budget.margin"],
-        )
-        self.tasks = {kind: self._make_task(kind) for kind in KINDS if self[f"text.{kind}.enabled"]}
-        self.recurring = [self._make_recurring(task) for kind, task in self.tasks.items() if kind != "answer"]
-        if self["subtask.feed_prompt"] and "subtask" not in self.tasks:
-            raise ParameterProblem(
-                "parameter 'subtask.feed_prompt' is true, but text.subtask.enabled is false: there is none "
-                "to feed"
-            )
-        answer = self.tasks.get("answer")
-        if answer is not None and "{question}" not in answer.prompt:
-            raise ParameterProblem(
-                f"parameter 'text.answer.prompt' is {answer.prompt!r}; it must hold {{question}}, "
-                "where the question goes"
-            )
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    @property
-    def memory_lag(self) -> int:
-        """Ticks from asking a memory to the prompt that holds it (rule 9)."""
-        return self._find_lag("memory")
-
-    @property
-    def subtask_lag(self) -> int | None:
-        """The same of subtasks; None when they are not fed."""
-        return self._find_lag("subtask") if self["subtask.feed_prompt"] else None
-
-    @property
-    def cancelled_kinds(self) -> tuple[str, ...]:
-        """Kinds whose texts under way a new instruction ends."""
-        return tuple(kind for kind in self.tasks if self[f"text.{kind}.when_instructed"] == "cancel")
-
-    def _find_lag(self, kind: str) -> int:
-        task = self.tasks.get(kind)
-        if self[f"{kind}.lag_ticks"] > 0 or task is None:
-            return max(int(self[f"{kind}.lag_ticks"]), 1)
-        return ticks_of_text(task.max_tokens, self.budget.steps) + 1
-
-    def find_deadline(self, spec: ModelSpec) -> float:
-        """Deadline offered for chunks [s]: twice the time between two of them."""
-        between = spec.horizon * spec.step if self["trigger"] == "chunk_end" else self["period"]
-        return float(self["chunk_deadline"] or 2 * between)
-
-    def make_join_rule(self, spec: ModelSpec, latency_s: float) -> JoinRule:
-        """How chunks are joined.
-
-        latency_s: of a chunk, as warm-up measured it; the delay where none is set
+        Raises ParameterProblem where that was asked for by name.
         """
-        delay = self["join.delay_steps"]
-        overlap = self["join.overlap"]
-        return JoinRule(
-            mode=self["join.mode"],
-            # A step under way when the chunk comes counts as executed.
-            delay=min(ceil(latency_s / spec.step), spec.horizon) if delay < 0 else delay,
-            overlap=max(round(overlap / spec.step), 1) if overlap > 0 else None,
-            schedule=self["join.schedule"],
-            max_weight=self["join.max_weight"] or float(spec.denoise_steps),
-            tolerance=self["join.tolerance"],
-        )
-
-    def describe_robot(self, spec: ModelSpec, description: Mapping[str, Described] | None = None) -> Robot:
-        """The robot's cameras, joints and limits as this model needs them.
-
-        description: what the robot's URDF says, for the bounds that no parameter sets; None: there is none
-
-        Raises ParameterProblem that names a camera or joint which is missing or unknown to the model, or an
-        action joint that the description does not have.
-        """
-        self._refuse_strangers("cameras", spec.cameras)
-        cameras = tuple(self._find_camera(name, spec) for name in spec.cameras)
-        if not any(not camera.optional for camera in cameras):
-            raise ParameterProblem(
-                f"every camera of {', '.join(spec.cameras)} is optional; at least one must not be"
-            )
-        topics = [camera.topic for camera in cameras if camera.topic]
-        if len(set(topics)) != len(topics):
-            raise ParameterProblem(f"two cameras have the same topic: {', '.join(sorted(topics))}")
-        self._refuse_strangers("joints", spec.joints)
-        names = {joint: self._values.get(f"joints.{joint}.name") or joint for joint in spec.joints}
-        joints = tuple(names[joint] for joint in spec.joints)
-        if len(set(joints)) != len(joints):
-            raise ParameterProblem(f"two joints have the same name: {', '.join(sorted(joints))}")
-        self._refuse_strangers("limits", joints)
-        action_joints = tuple(names[joint] for joint in spec.action_joints)
-        limits = {name: self._find_limit(name, description, name in action_joints) for name in joints}
-        margin = self["joints.range_margin"]
-        bounded = {name: limit for name, limit in limits.items() if abs(limit.lower) != float("inf")
-                   or abs(limit.upper) != float("inf")}  # fmt: skip
-        turning = {name for name, described in (description or {}).items() if described.turns_freely}
-        return Robot(
-            cameras=cameras,
-            joints=joints,
-            action_joints=action_joints,
-            ranges={name: (limit.lower - margin, limit.upper + margin) for name, limit in bounded.items()},
-            limits=Limits(limits, self["limits.mode"]),
-            unlimited=tuple(name for name in action_joints if name not in bounded and name not in turning),
-        )
-
-    def _make_recurring(self, task: TextTask) -> Recurring:
-        name = f"text.{task.kind}.every_n_ticks"
-        is_on_instruction = self[f"text.{task.kind}.on_instruction"]
-        if self[name] == 0 and not is_on_instruction:
-            raise ParameterProblem(
-                f"parameter '{name}' is 0 and text.{task.kind}.on_instruction is false: it would never be "
-                f"asked; set one of them, or text.{task.kind}.enabled to false"
-            )
-        return Recurring(task, self[name], is_on_instruction)
-
-    def _make_task(self, kind: str) -> TextTask:
-        def value(name: str) -> Any:
-            return self[f"text.{kind}.{name}"]
-
-        task = TextTask(
-            kind=kind,
-            prompt=value("prompt"),
-            max_tokens=value("max_tokens"),
-            max_age=value("max_age"),
-            temperature=value("temperature"),
-            top_p=value("top_p"),
-            seed=self["seed"],
-            adapter=value("adapter"),
-        )
-        try:
-            return replace(task, stop=tuple(value("stop")))
-        except ValueError as error:
-            raise ParameterProblem(f"parameter 'text.{kind}.stop': {error}") from error
-
-    def _refuse_strangers(self, prefix: str, known: Sequence[str]) -> None:
-        for name in self._values:
-            head, _, rest = name.partition(".")
-            if head == prefix and "." in rest and rest.rsplit(".", 1)[0] not in known:
-                word = rest.rsplit(".", 1)[0]
-                noun = "camera" if prefix == "cameras" else "joint"
+        for kind in self.kinds:
+            if kind.name in self.wished and kind.name not in spec.feedback:
                 raise ParameterProblem(
-                    f"parameter '{name}': the model has no {noun} '{word}'; it has {', '.join(known)}"
+                    f"parameter 'text.{kind.name}.feed_prompt' is true, but the prompt of this model has "
+                    f"no place for it; it has one for {', '.join(spec.feedback) or 'no kind'}"
                 )
+        return tuple(
+            kind if kind.name in spec.feedback else replace(kind, feed_after=0) for kind in self.kinds
+        )
 
-    def _find_camera(self, name: str, spec: ModelSpec) -> Camera:
-        topic = self._values.get(f"cameras.{name}.topic", "")
-        optional = self._values.get(f"cameras.{name}.optional", False)
-        if not topic and not optional:
-            raise ParameterProblem(
-                f"parameter 'cameras.{name}.topic' is missing: the model sees {', '.join(spec.cameras)}; "
-                f"give the image topic, or set cameras.{name}.optional to act without it"
-            )
-        return Camera(name, topic, self._values.get(f"cameras.{name}.transport", "raw"), optional)
 
-    def _find_limit(
-        self, joint: str, description: Mapping[str, Described] | None, is_commanded: bool
-    ) -> JointLimit:
-        """What parameters set comes first, bound by bound; then the description's."""
-        bounds = ("lower", "upper", "velocity", "step")
-        set_ones = {name: self._values.get(f"limits.{joint}.{name}") for name in bounds}
-        given = {name: value for name, value in set_ones.items() if value is not None}
-        described = None if description is None else description.get(joint)
-        if described is None and description is not None and is_commanded and {"lower", "upper"} - set(given):
+@dataclass(frozen=True, slots=True)
+class WatchdogSettings:
+    """When something counts as wrong: seconds on the steady clock, and ticks in a row. late, give_up and
+    failed_ticks of 0: after a period, never, never."""
+
+    silence: float
+    late: float
+    stuck: float
+    give_up: float
+    failed_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """by_joint: robot's joint name -> "lower", "upper", "velocity", "step", those that were set."""
+
+    mode: Literal["clamp", "refuse"]
+    use_robot_description: bool
+    description_wait: float
+    by_joint: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSettings:
+    """How chunks are joined. delay_steps of -1: from the latency; overlap [s] of 0: all that is left;
+    max_weight of 0: from the model."""
+
+    mode: Mode
+    delay_steps: int
+    overlap: float
+    schedule: Schedule
+    max_weight: float
+    tolerance: float
+
+    def make_rule(self, expert: ExpertSpec, latency_s: float) -> JoinRule:
+        """latency_s: of a chunk, as the warm-up measured it; the delay where none is set"""
+        # A step under way when the chunk comes counts as executed.
+        measured = min(ceil(latency_s / expert.step), expert.horizon)
+        delay = measured if self.delay_steps < 0 else self.delay_steps
+        overlap = max(round(self.overlap / expert.step), 1) if self.overlap > 0 else None
+        weight = self.max_weight or float(expert.denoise_steps)
+        return JoinRule(self.mode, delay, overlap, self.schedule, weight, self.tolerance)
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerSettings:
+    """The text in RViz. height, size: meters."""
+
+    frame: str
+    height: float
+    size: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All parameters read at configure. trigger: "period" | "images" | "chunk_end"; period, chunk_deadline:
+    seconds."""
+
+    model: ModelSettings
+    engine: EngineSettings
+    inputs: InputSettings
+    text: TextSettings
+    budget: Budget
+    watchdog: WatchdogSettings
+    limits: LimitSettings
+    join: JoinSettings
+    markers: MarkerSettings
+    trigger: str
+    period: float
+    chunk_deadline: float
+    instruction: str
+    commands_enabled: bool
+
+
+def make_settings(given: Mapping[str, Any]) -> Settings:
+    """Settings of what somebody set, the table's defaults for the rest.
+
+    Raises ParameterProblem for a value that is wrong or unknown, or where values contradict each other.
+    """
+    rows = find_rows(given)
+    for name in given:
+        if name not in rows:
+            raise ParameterProblem(explain_unknown(name, rows))
+    v = {name: row.check(given.get(name, row.default)) for name, row in rows.items()}
+    budget = Budget(v["budget.steps"], v["budget.max_rows"], v["budget.mode"], v["budget.margin"])
+    cameras = {name: CameraSettings(**group) for name, group in _group(v, "cameras").items()}
+    joints = {name: group["name"] for name, group in _group(v, "joints").items()}
+    margin = v["joints.range_margin"]
+    inputs = InputSettings(v["max_skew"], v["max_age"], margin, cameras, joints)
+    groups: dict[str, Any] = {
+        "model": _fill(ModelSettings, v, folder=v["model"]),
+        "engine": _fill(EngineSettings, v),
+        "inputs": inputs,
+        "text": _make_text(v, given, budget),
+        "budget": budget,
+        "watchdog": _fill(WatchdogSettings, v, "watchdog."),
+        "limits": _fill(LimitSettings, v, "limits.", by_joint=_group(v, "limits")),
+        "join": _fill(JoinSettings, v, "join."),
+        "markers": _fill(MarkerSettings, v, "markers."),
+    }
+    settings: Settings = _fill(Settings, v, commands_enabled=v["command.enabled"], **groups)
+    return settings
+
+
+def _fill(group: Any, values: Mapping[str, Any], prefix: str = "", /, **more: Any) -> Any:
+    """A group of settings, each field from the parameter of its name after `prefix`, but for those given."""
+    for field in fields(group):
+        if field.name not in more:
+            value = values[prefix + field.name]
+            more[field.name] = tuple(value) if isinstance(value, list) else value
+    return group(**more)
+
+
+def _group(values: Mapping[str, Any], prefix: str) -> dict[str, dict[str, Any]]:
+    """Parameters named <prefix>.<item>.<tail> as item -> tail -> value."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        head, _, rest = name.partition(".")
+        item, _, tail = rest.rpartition(".")
+        if head == prefix and item:
+            found.setdefault(item, {})[tail] = value
+    return found
+
+
+def _make_text(values: Mapping[str, Any], given: Mapping[str, Any], budget: Budget) -> TextSettings:
+    groups = _group(values, "text")
+    wished = frozenset(kind for kind in groups if given.get(f"text.{kind}.feed_prompt"))
+    for kind in wished:
+        if not groups[kind]["enabled"]:
             raise ParameterProblem(
-                f"robot_description has no joint '{joint}' that moves, and limits.{joint}.lower and .upper "
-                f"are not both set; it has {', '.join(description) or 'none'}"
+                f"parameter 'text.{kind}.feed_prompt' is true, but text.{kind}.enabled is false: there is "
+                "none to feed"
             )
-        if described is not None and described.problem and not is_commanded:
-            described = None  # what is only read needs no limits
-        try:
-            return merge_limit(joint, given, described)
-        except DescriptionError as error:
-            raise ParameterProblem(str(error)) from error
-        except ValueError as error:
-            raise ParameterProblem(f"parameters 'limits.{joint}.*': {error}") from error
+    on = {kind: group for kind, group in groups.items() if group["enabled"]}
+    kinds = tuple(_make_kind(kind, group, values["seed"], budget) for kind, group in on.items())
+    return TextSettings(tuple(groups), kinds, wished, values["question_max_chars"])
+
+
+def _make_kind(kind: str, group: Mapping[str, Any], seed: int, budget: Budget) -> TextKind:
+    """group: the kind's parameters by their last word"""
+    if kind not in STANDARD_KINDS and (kind in _TAKEN or not TOPIC_NAME.fullmatch(kind)):
+        raise ParameterProblem(
+            f"parameter 'text.{kind}.prompt': a text kind cannot have the topic ~/{kind}; choose a name of "
+            f"letters, digits and _ that is none of {', '.join(_TAKEN)}"
+        )
+    every, on_instruction = group.get("every_n_ticks", 0), group.get("on_instruction", False)
+    if not (QUESTION in group["prompt"] or every or on_instruction):
+        raise ParameterProblem(
+            f"parameter 'text.{kind}.every_n_ticks' is 0 and text.{kind}.on_instruction is false: it would "
+            f"never be asked; set one of them, put {QUESTION} into text.{kind}.prompt for a kind that "
+            f"questions ask, or set text.{kind}.enabled to false"
+        )
+    try:
+        task: TextTask = _fill(TextTask, group, kind=kind, words={}, seed=seed)
+    except ValueError as error:
+        raise ParameterProblem(f"parameter 'text.{kind}.stop': {error}") from error
+    lag = group.get("lag_ticks", 0) or ticks_of_text(task.max_tokens, budget.steps) + 1
+    return TextKind(
+        task, every, on_instruction, feed_after=lag if group.get("feed_prompt", False) else 0,
+        cancel_on_instruction=group["when_instructed"] == "cancel", at_once=group.get("at_once", 1),
+    )  # fmt: skip

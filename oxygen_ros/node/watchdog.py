@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long the worker has not come back, as the executor sees it on the steady clock.
 
-A tick that does not return cannot be ended from within its process, and nobody but the executor can tell:
-so it is reported here, and at last the process is. All methods run in the executor's thread.
+A tick that does not return cannot be ended from within its process. So the executor reports it, and at last
+ends the process. All methods run in the executor's thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from oxygen_ros.node import diagnostics as level
-from oxygen_ros.node.diagnostics import Board
+from oxygen_ros.node.diagnostics import Diagnostics
 
 # Longest time one look may add [s]: a process that was stopped and goes on, or a machine that slept, has a
 # steady clock that ran on. Only what was watched counts.
@@ -22,10 +22,10 @@ class Watchdog:
     """Watches one worker by its last sign of life."""
 
     def __init__(
-        self, board: Board, stuck: float, give_up: float, end_process: Callable[[str], None]
+        self, diagnostics: Diagnostics, stuck: float, give_up: float, end_process: Callable[[str], object]
     ) -> None:
         """stuck, give_up: seconds after which it is reported, and the process ended (0: never)"""
-        self._board = board
+        self._diagnostics = diagnostics
         self._limits = stuck, give_up
         self._end_process = end_process
         self._sign: float | None = None
@@ -40,9 +40,9 @@ class Watchdog:
             words = f"the worker is stuck: a tick has not returned for {seconds:.0f} s"
             if give_up > 0:
                 words += f"; after {give_up:g} s the process ends"
-            self._board.report("control", level.ERROR, words)
+            self._diagnostics.report("control", level.ERROR, words)
             for part in ("inputs", "text"):
-                self._board.report(part, level.STALE, "unknown: the worker is stuck", is_logged=True)
+                self._diagnostics.report(part, level.STALE, "unknown: the worker is stuck", is_logged=True)
         if 0 < give_up < seconds:
             self._end_process(f"a tick has not returned for {seconds:.0f} s and cannot be ended")
 

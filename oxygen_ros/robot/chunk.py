@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One action chunk and its place in time.
+"""One action chunk and its place in time: when each action is due, which have passed, what can be commanded.
 
-Here lives when each action is due, which are past, and whether a configuration can keep up. Limits are in
-limits.py; the message is built in the node.
-
-The convention: the observation was made at `stamp_ns`, and action i is the state to be *reached* at
-stamp + (i + 1) * step. The policies are trained on pairs (observation at t, command issued at t and held
-until t + step), so the first command has done its work one step after the observation, not at it. It is
-also what a trajectory controller needs: `time_from_start` of the first point is one step, never zero.
+The observation was made at `stamp_ns`, and action i is the state to be *reached* at stamp + (i + 1) * step.
+Policies are trained on pairs (observation at t, command issued at t and held until t + step), so the first
+command has done its work one step after the observation, not at it. A trajectory controller needs the same:
+`time_from_start` of the first point is one step, never zero.
 """
 
 from __future__ import annotations
@@ -18,48 +15,47 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-REPRESENTATIONS = ("position", "velocity")
+from oxygen_ros.actions import ActionSpace, ComponentKind
 
 
 class ChunkError(ValueError):
     """A chunk that cannot be executed, or a timing that cannot work; the message has the numbers."""
 
 
+def explain_uncommandable(space: ActionSpace) -> str:
+    """Why a joint trajectory cannot command an action space, naming the first component at fault; else ""."""
+    for component in space.components:
+        if component.kind is not ComponentKind.JOINT_POSITION:
+            return f"a trajectory needs joint positions; component {component.name!r} is a {component.kind}"
+    return ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """H actions of A joints from one observation.
+    """H actions of A numbers from one observation.
 
-    stamp_ns:        time of the observation [ns, ROS clock]
-    step:            seconds between two actions
-    joint_names:     A names, the columns of `values`
-    values:          float64 [H, A]: absolute positions [rad or m] or velocities [rad/s or m/s]
-    representation:  "position" | "velocity" (a model's deltas were made absolute by its `unprocess`)
+    stamp_ns:  time of the observation [ns, ROS clock]
+    step:      seconds between two actions
+    space:     what the A numbers are, and in which units and frames
+    values:    float64 [H, A]
 
-    Raises ChunkError when the shape, the names, the step or the representation do not fit. Values may be
-    non-finite here; `Limits.apply` refuses those.
+    Raises ChunkError when the shape or the step does not fit. Values may be non-finite here; `Limits.apply`
+    refuses those.
     """
 
     stamp_ns: int
     step: float
-    joint_names: tuple[str, ...]
+    space: ActionSpace
     values: NDArray[np.float64]
-    representation: str
 
     def __post_init__(self) -> None:
-        if self.values.ndim != 2 or 0 in self.values.shape or self.values.shape[1] != len(self.joint_names):
+        if self.values.ndim != 2 or 0 in self.values.shape or self.values.shape[1] != self.space.size:
             raise ChunkError(
-                f"values are {list(self.values.shape)} for {len(self.joint_names)} joints; "
+                f"values are {list(self.values.shape)} for actions of {self.space.size} numbers; "
                 "expected [H, A] with H and A at least 1"
             )
-        if len(set(self.joint_names)) != len(self.joint_names):
-            raise ChunkError(f"joint names must differ: {list(self.joint_names)}")
         if not isfinite(self.step) or self.step < 1e-6:
             raise ChunkError(f"step is {self.step} s; it must be finite and at least a microsecond")
-        if self.representation not in REPRESENTATIONS:
-            raise ChunkError(
-                f"representation {self.representation!r} is not one of {REPRESENTATIONS}; "
-                "make deltas absolute first"
-            )
 
     @property
     def horizon(self) -> int:
@@ -91,17 +87,18 @@ class Chunk:
     def trajectory(self, now_ns: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The actions not yet past, for a JointTrajectory whose header stamp is `stamp_ns`.
 
-        A trajectory controller takes a stamp in the past for the start of the time axis, not for an order
-        to begin there: it joins what it is doing now to the first point. So the stamp stays the time of
-        the observation, `time_from_start` keeps counting from it, and past points are left out: the new
-        chunk is spliced in at the present, with no step back and none repeated.
+        A trajectory controller takes a stamp in the past as the start of the time axis, not as an order to
+        begin there: it joins what it is doing now to the first point. So the stamp stays the time of the
+        observation, `time_from_start` keeps counting from it, and past points are left out. The new chunk is
+        spliced in at the present, with no step back and none repeated.
 
         Returns time_from_start int64 [n] [ns], strictly increasing and above now_ns - stamp_ns, and
         positions float64 [n, A] (a view), n >= 1.
-        Raises ChunkError when nothing is left (latency of H * step or more), or for velocities.
+        Raises ChunkError when nothing is left (latency of H * step or more), or when a component is no joint
+        position (see `explain_uncommandable`).
         """
-        if self.representation != "position":
-            raise ChunkError(f"a trajectory needs positions; this chunk holds {self.representation!r} values")
+        if problem := explain_uncommandable(self.space):
+            raise ChunkError(problem)
         first = self.first_valid(now_ns)
         if first >= self.horizon:
             raise ChunkError(

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joint limits out of a robot description (URDF), and together with those a person set.
+"""Joint limits from a robot description (URDF), and merged with those a person set.
 
-Here lives reading the text and nothing else: who publishes it, and what is done without it, is the node's.
-The format is that of https://wiki.ros.org/urdf/XML/joint; only `<limit>` and `<mimic>` are looked at.
+The format is that of https://wiki.ros.org/urdf/XML/joint; only `<limit>` and `<mimic>` are read. The node
+knows where the text comes from, and what to do without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isnan
 from xml.etree import ElementTree
 
 from oxygen_ros.robot.limits import JointLimit
 
 MOST_CHARS = 20_000_000
-# Joints that have one position; the others (fixed, floating, planar) no joint state tells of.
+# Joints that have one position; joint states have none for the others (fixed, floating, planar).
 KINDS = ("revolute", "continuous", "prismatic")
 
 
@@ -30,7 +30,7 @@ class Described:
     kind:      "revolute" | "continuous" | "prismatic"
     lower, upper, velocity:  [rad or m, and their rate]; infinite where the description sets none
     problem:   why its limits cannot be used as they are, "" when they can. It matters only for a joint that
-               is commanded and whose limits nobody set otherwise
+               is commanded and whose limits are not set by parameters
     """
 
     kind: str
@@ -51,7 +51,7 @@ def read_description(text: str) -> dict[str, Described]:
     A joint that others mimic is limited so far that they stay within their own limits too.
 
     Raises DescriptionError for what is no URDF. A document type declaration is refused before it is read: no
-    URDF needs one, and with one come entities, which can name files or grow without bound.
+    URDF needs one, and its entities can name files or grow without bound.
     """
     if len(text) > MOST_CHARS:
         raise DescriptionError(
@@ -89,19 +89,14 @@ def merge_limit(joint: str, given: Mapping[str, float], described: Described | N
     from_text = described or Described("")
     needed = {"lower", "upper", "velocity"} - set(given)
     if from_text.problem and needed:
-        raise DescriptionError(
-            f"robot_description: {from_text.problem}; correct it, or set {_list_parameters(joint, needed)}"
-        )
+        parameters = ", ".join(f"limits.{joint}.{bound}" for bound in sorted(needed))
+        raise DescriptionError(f"robot_description: {from_text.problem}; correct it, or set {parameters}")
     return JointLimit(
         given.get("lower", from_text.lower),
         given.get("upper", from_text.upper),
         given.get("velocity", from_text.velocity),
         given.get("step", inf),
     )
-
-
-def _list_parameters(joint: str, bounds: set[str]) -> str:
-    return ", ".join(f"limits.{joint}.{bound}" for bound in sorted(bounds))
 
 
 def _read_joint(name: str, element: ElementTree.Element) -> Described:
@@ -111,7 +106,7 @@ def _read_joint(name: str, element: ElementTree.Element) -> Described:
         missing = "" if kind == "continuous" else f"joint {name!r} is {kind} and has no <limit>"
         return Described(kind, problem=missing)
     if kind != "continuous" and limit.get("lower") is None and limit.get("upper") is None:
-        # By the specification both are 0 then, a joint that cannot move: hardly ever what was meant.
+        # By the specification both are 0 then: a joint that cannot move, which is hardly ever meant.
         return Described(kind, problem=f"joint {name!r}: <limit> has neither lower nor upper")
     bounds: dict[str, float] = {}
     for bound, default in (("lower", 0.0), ("upper", 0.0), ("velocity", inf)):
@@ -120,7 +115,7 @@ def _read_joint(name: str, element: ElementTree.Element) -> Described:
             bounds[bound] = default if words is None else float(words)
         except ValueError:
             return Described(kind, problem=f"joint {name!r}: {bound} is {words!r}, not a number")
-    # What turns freely has no position limits, whatever its <limit> says of them.
+    # A joint that turns freely has no position limits, whatever its <limit> says.
     lower, upper = (-inf, inf) if kind == "continuous" else (bounds["lower"], bounds["upper"])
     problem = ""
     if isnan(lower) or isnan(upper) or lower > upper:
@@ -137,20 +132,13 @@ def _narrow(
     try:
         factor, offset = float(mimic.get("multiplier", "1")), float(mimic.get("offset", "0"))
     except ValueError:
-        return _blame(
-            leader, f"joint {follower_name!r}: its <mimic> has a multiplier or offset that is no number"
-        )
+        problem = f"joint {follower_name!r}: its <mimic> has a multiplier or offset that is no number"
+        return replace(leader, problem=problem)
     if leader.problem or follower.problem or factor == 0:
         return leader
     ends = sorted(((follower.lower - offset) / factor, (follower.upper - offset) / factor))
     lower, upper = max(leader.lower, ends[0]), min(leader.upper, ends[1])
     if not lower <= upper:
-        return _blame(
-            leader,
-            f"joint {name!r}: no position leaves {follower_name!r}, which mimics it, within its limits",
-        )
+        problem = f"joint {name!r}: no position leaves {follower_name!r}, which mimics it, within its limits"
+        return replace(leader, problem=problem)
     return Described(leader.kind, lower, upper, min(leader.velocity, follower.velocity / abs(factor)))
-
-
-def _blame(described: Described, problem: str) -> Described:
-    return Described(described.kind, described.lower, described.upper, described.velocity, problem)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of an image message to RGB pixels, and the resize the policies were trained with.
+"""Bytes of an image message to RGB pixels.
 
-Here lives no ROS type: callers pass the fields of `sensor_msgs/Image` or `sensor_msgs/CompressedImage`.
-The common encodings need numpy only. cv_bridge is imported when a Bayer image comes, and not before,
-so that a broken OpenCV harms nobody who does not use it. Normalising pixels is the models' business.
+Callers pass the fields of `sensor_msgs/Image` or `sensor_msgs/CompressedImage`, no ROS types. The common
+encodings need numpy only. cv_bridge is imported when a Bayer image comes, and not before, so that a broken
+OpenCV harms nobody who does not use it. Resizing and normalizing pixels are the models' (models/images.py).
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
-
-from oxygen_ros.robot.yuv import packed_422_to_rgb, semi_planar_420_to_rgb
 
 # encoding -> (channels, bytes of one channel, where red, green and blue are)
 _PACKED: dict[str, tuple[int, int, tuple[int, int, int]]] = {
@@ -39,13 +37,24 @@ _PACKED: dict[str, tuple[int, int, tuple[int, int, int]]] = {
 _YUV_422 = {"yuyv": True, "yuv422_yuy2": True, "uyvy": False, "yuv422": False}
 _YUV_420 = {"nv12": True, "nv21": False}
 _BAYER = {f"bayer_{order}{bits}": bits // 8 for order in ("rggb", "bggr", "gbrg", "grbg") for bits in (8, 16)}
+# YUV is that of ITU-R BT.601, studio range (Y 16..235, chroma 16..240), as V4L2 defines these pixel formats
+# and as OpenCV converts them, in 16-bit fixed point. Chroma of a 2x1 or 2x2 cell is repeated.
+_BITS = 16
+_BAND = 16  # rows
+_LUMA, _RED_V, _GREEN_U, _GREEN_V, _BLUE_U = (
+    round(value * (1 << _BITS)) for value in (255 / 219, 1.596027, -0.391762, -0.812968, 2.017232)
+)
 # A compressed file may claim any size before it shows a pixel; no camera here is larger.
 MAX_PIXELS = 64_000_000
+# What Pillow raises for one that is truncated or foreign.
+_BROKEN_FILE = (
+    OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, PillowImage.DecompressionBombError
+)  # fmt: skip
 SUPPORTED = (*_PACKED, *_YUV_422, *_YUV_420, *_BAYER)
 
 
 class ImageError(ValueError):
-    """An image message which cannot become pixels; says which topic, what is wrong and the cure."""
+    """An image message which cannot become pixels; says which topic, what is wrong and what is right."""
 
 
 def decode_image(
@@ -58,9 +67,9 @@ def decode_image(
     step:           bytes from one row to the next, padding included
     is_bigendian:   byte order of 16-bit channels
     data:           any C-contiguous buffer (array.array, bytes, memoryview, ndarray); only read
-    topic:          where it came from; for the error's words
+    topic:          where it came from; named in errors
 
-    Returns uint8 [height, width, 3], RGB, contiguous, row 0 on top, owning its memory. Grey is repeated
+    Returns uint8 [height, width, 3], RGB, contiguous, row 0 on top, owning its memory. Gray is repeated
     in all channels, alpha is dropped, 16-bit channels are divided by 256.
     Raises ImageError for an unknown encoding, for sizes which do not fit, and for a Bayer image
     where cv_bridge cannot be imported.
@@ -74,7 +83,7 @@ def decode_image(
     if encoding in _YUV_422:
         _require_even(width, "width", encoding, topic)
         rows = _view_rows(data, height, step, width * 2, encoding, topic)
-        return packed_422_to_rgb(rows, luma_first=_YUV_422[encoding])
+        return _packed_422_to_rgb(rows, luma_first=_YUV_422[encoding])
     if encoding in _YUV_420:
         return _decode_420(encoding, height, width, step, data, topic)
     if encoding in _BAYER:
@@ -94,7 +103,7 @@ def decode_compressed(format: str, data: Any, topic: str) -> NDArray[np.uint8]:
              "bgr8; jpeg compressed bgr8". "... compressed rgb8" means that the publisher stored red
              and blue exchanged, as that transport's own subscriber reads it. "" lets the content decide.
     data:    any C-contiguous buffer with the whole file
-    topic:   where it came from; for the error's words
+    topic:   where it came from; named in errors
 
     Returns uint8 [height, width, 3], RGB, contiguous. 16-bit PNGs are divided by 256, alpha is dropped,
     an EXIF orientation is not applied (camera drivers write none).
@@ -104,7 +113,7 @@ def decode_compressed(format: str, data: Any, topic: str) -> NDArray[np.uint8]:
     if "compresseddepth" in words:
         raise ImageError(
             f"{topic}: format {format!r} is a depth image (compressedDepth), not a picture; "
-            "choose the camera's colour topic"
+            "choose the camera's color topic"
         )
     if words.strip() and not any(name in words for name in ("jpeg", "jpg", "png")):
         raise ImageError(f"{topic}: format {format!r} is not supported; publish jpeg or png")
@@ -115,15 +124,7 @@ def decode_compressed(format: str, data: Any, topic: str) -> NDArray[np.uint8]:
                 raise ValueError(f"{file.width}x{file.height} pixels, more than {MAX_PIXELS}")
             file.load()
             pixels = _pillow_to_rgb(file)
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        EOFError,
-        struct.error,
-        zlib.error,
-        PillowImage.DecompressionBombError,
-    ) as error:
+    except _BROKEN_FILE as error:
         raise ImageError(
             f"{topic}: {len(payload)} bytes of format {format!r} do not decode as JPEG or PNG ({error}); "
             "is the message truncated, or the topic another type?"
@@ -131,32 +132,6 @@ def decode_compressed(format: str, data: Any, topic: str) -> NDArray[np.uint8]:
     if "compressed rgb" in words:
         return np.ascontiguousarray(pixels[..., ::-1])
     return pixels
-
-
-def resize_with_pad(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Fit an image into height x width [px], keeping its shape, centred on black.
-
-    The rule is openpi-client's `resize_with_pad`, with which the pi0 family is trained and served:
-    ratio = max(w / width, h / height), new size int(h / ratio), int(w / ratio), Pillow's bilinear filter
-    (which averages when it shrinks), offset int(rest / 2).
-
-    image: uint8 [h, w, 3]. Returns uint8 [height, width, 3]; `image` itself when the size already fits.
-    Raises ValueError for another shape or type, or a size which is not positive.
-    """
-    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
-        raise ValueError(f"expected uint8 [h, w, 3], got {image.dtype} {list(image.shape)}")
-    if height <= 0 or width <= 0 or 0 in image.shape:
-        raise ValueError(f"cannot resize {list(image.shape)} to {height}x{width}: sizes must be positive")
-    old_height, old_width = image.shape[:2]
-    if (old_height, old_width) == (height, width):
-        return image
-    ratio = max(old_width / width, old_height / height)
-    new_height, new_width = max(1, int(old_height / ratio)), max(1, int(old_width / ratio))
-    resized = PillowImage.fromarray(image).resize((new_width, new_height), PillowImage.Resampling.BILINEAR)
-    canvas = np.zeros((height, width, 3), np.uint8)
-    top, left = (height - new_height) // 2, (width - new_width) // 2
-    canvas[top : top + new_height, left : left + new_width] = np.asarray(resized)
-    return canvas
 
 
 def _as_bytes(data: Any, topic: str) -> memoryview:
@@ -214,12 +189,12 @@ def _decode_420(
     _require_even(width, "width", encoding, topic)
     _require_even(picture_height, "height", encoding, topic)
     rows = _view_rows(data, picture_height * 3 // 2, step, width, encoding, topic)
-    return semi_planar_420_to_rgb(rows, u_first=_YUV_420[encoding])
+    return _semi_planar_420_to_rgb(rows, u_first=_YUV_420[encoding])
 
 
 def _require_even(size: int, name: str, encoding: str, topic: str) -> None:
     if size % 2:
-        raise ImageError(f"{topic}: {name} is {size} but must be even: {encoding} shares colours in pairs")
+        raise ImageError(f"{topic}: {name} is {size} but must be even: {encoding} shares colors in pairs")
 
 
 def _demosaic(mosaic: NDArray[np.uint8], encoding: str, topic: str) -> NDArray[np.uint8]:
@@ -272,8 +247,51 @@ def _import_cv_bridge() -> Any:
 
 
 def _pillow_to_rgb(file: PillowImage.Image) -> NDArray[np.uint8]:
-    """Pixels of a loaded file. Pillow would clip 16-bit grey instead of scaling it."""
+    """Pixels of a loaded file. Pillow would clip 16-bit gray instead of scaling it."""
     if file.mode.startswith("I"):
-        grey = (np.asarray(file).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
-        return np.repeat(grey[..., None], 3, axis=2)
+        gray = (np.asarray(file).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
+        return np.repeat(gray[..., None], 3, axis=2)
     return np.array(file.convert("RGB"))
+
+
+def _packed_422_to_rgb(rows: NDArray[np.uint8], luma_first: bool) -> NDArray[np.uint8]:
+    """Rows of two-pixel cells [H, 2W] to RGB [H, W, 3]; W is even.
+
+    luma_first: True for Y U Y V (`yuyv`), False for U Y V Y (`uyvy`)
+    """
+    height, width = rows.shape[0], rows.shape[1] // 2
+    cells = rows.reshape(height, width // 2, 4)
+    luma_at = 0 if luma_first else 1
+    luma = cells[..., luma_at::2].reshape(height, width)
+    chroma = cells[..., 1 - luma_at :: 2]
+    return _to_rgb(luma, chroma[..., 0].repeat(2, axis=1), chroma[..., 1].repeat(2, axis=1))
+
+
+def _semi_planar_420_to_rgb(rows: NDArray[np.uint8], u_first: bool) -> NDArray[np.uint8]:
+    """A luma plane over an interleaved chroma plane, [3H/2, W], to RGB [H, W, 3]; H and W are even.
+
+    u_first: True for `nv12` (U V), False for `nv21` (V U)
+    """
+    width = rows.shape[1]
+    height = rows.shape[0] * 2 // 3
+    chroma = rows[height:].reshape(height // 2, width // 2, 2)
+    full = chroma.repeat(2, axis=0).repeat(2, axis=1)
+    u_at = 0 if u_first else 1
+    return _to_rgb(rows[:height], full[..., u_at], full[..., 1 - u_at])
+
+
+def _to_rgb(luma: NDArray[np.uint8], u: NDArray[np.uint8], v: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Planes [H, W] of Y, U and V to RGB [H, W, 3] in 16-bit fixed point.
+
+    In bands of rows small enough for the intermediate values to stay in the processor's cache.
+    """
+    rgb = np.empty((*luma.shape, 3), np.uint8)
+    for top in range(0, luma.shape[0], _BAND):
+        band = slice(top, top + _BAND)
+        y = (luma[band].astype(np.int32) - 16).clip(0) * _LUMA + (1 << (_BITS - 1))
+        du = u[band].astype(np.int32) - 128
+        dv = v[band].astype(np.int32) - 128
+        rgb[band, :, 0] = ((y + _RED_V * dv) >> _BITS).clip(0, 255)
+        rgb[band, :, 1] = ((y + _GREEN_U * du + _GREEN_V * dv) >> _BITS).clip(0, 255)
+        rgb[band, :, 2] = ((y + _BLUE_U * du) >> _BITS).clip(0, 255)
+    return rgb

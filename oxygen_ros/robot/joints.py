@@ -1,25 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joint states by name, merged over messages and sampled at one instant.
 
-Here lives a short history per joint. Which instant is wanted, and how old is too old, is the sampler's
-business. All methods are called from one thread, the worker.
+The buffer keeps a short history per joint. The synchronizer decides which instant is wanted, and how old is
+too old. All methods are called from one thread, the worker.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from oxygen_ros.robot.arithmetic import interpolate
+
 # Bounds the memory whatever the rate: 8 s of one joint at 500 Hz.
 MAX_READINGS = 4096
-STRANGERS = 8  # names of joints that are not ours, kept to be told
+STRANGERS = 8  # names of unknown joints, kept for messages
 
-Fault = Literal["silent", "stale", "rejected"]
+FaultReason = Literal["silent", "stale", "rejected"]
+
+
+@dataclass(frozen=True, slots=True)
+class JointFault:
+    """Why a joint has no value at an instant, or what was wrong with a message of joints.
+
+    joint:   its name; "" for the message as a whole
+    reason:  silent: never received. stale: no reading near enough. rejected: its reading there was refused
+    detail:  what holds of the joint: the sentence's part after its name
+    """
+
+    joint: str
+    reason: FaultReason
+    detail: str
+
+    def __str__(self) -> str:
+        return summarize([self])
 
 
 class _Track:
@@ -33,7 +53,7 @@ class _Track:
         self.upper = upper
         self.stamps: list[int] = []
         self.values: list[float] = []
-        self.rejection = ""  # what was wrong with the last rejected reading
+        self.rejection: JointFault | None = None  # of the last rejected reading
 
     def insert(self, stamp_ns: int, value: float, history_ns: int) -> None:
         """Put a reading in its place; a second one with the same stamp replaces the first."""
@@ -57,7 +77,7 @@ class _Track:
                 del stamps[0], values[0]
 
     def around(self, stamp_ns: int, oldest: int, newest: int) -> tuple[int, int]:
-        """Indices of the neighbours (at or before, after) within oldest..newest; -1 for none."""
+        """Indices of the neighbors (at or before, after) within oldest..newest; -1 for none."""
         stamps = self.stamps
         after = bisect_right(stamps, stamp_ns)
         before = after - 1
@@ -68,7 +88,7 @@ class _Track:
         return before, after
 
     def value_at(self, stamp_ns: int, oldest: int, newest: int) -> float:
-        """Interpolated or nearest reading; NaN when there is none or a neighbour was rejected."""
+        """Interpolated or nearest reading; NaN when there is none or a neighbor was rejected."""
         before, after = self.around(stamp_ns, oldest, newest)
         if before < 0 and after < 0:
             return nan
@@ -78,7 +98,7 @@ class _Track:
         if before < 0:
             return values[after]
         share = (stamp_ns - stamps[before]) / (stamps[after] - stamps[before])
-        return values[before] + share * (values[after] - values[before])
+        return interpolate(values[before], values[after], share)
 
 
 class JointBuffer:
@@ -121,29 +141,29 @@ class JointBuffer:
 
     def add(
         self, stamp_ns: int, names: Sequence[str], positions: Sequence[float] | NDArray[np.float64]
-    ) -> list[str]:
+    ) -> list[JointFault]:
         """Merge one JointState; any subset of the joints, in any order, beside any others.
 
         stamp_ns:   its header's stamp [ns]
         names:      its joints; those this buffer does not know are ignored, whatever their value
         positions:  [rad or m], one for each name
 
-        Returns what was rejected and why, one sentence each; [] when all is well. A rejected reading
-        blanks its joint around its stamp: `sample` there gives None rather than an older value.
-        A message that names none of the joints is nobody's fault here and is ignored.
+        Returns what was rejected and why; [] when nothing was. A rejected reading blanks its joint around its
+        stamp: `sample` there gives None rather than an older value. A message that names none of the joints
+        is ignored.
         """
         tracks = self._tracks
+        refusal = ""
         if len(names) != len(positions):
-            if not any(name in tracks for name in names):
-                return []
-            return [f"{len(names)} names but {len(positions)} positions: each name needs one position"]
-        if stamp_ns <= 0:
-            if not any(name in tracks for name in names):
-                return []
-            return [f"stamp is {stamp_ns}: the publisher must fill header.stamp"]
+            refusal = f"{len(names)} names but {len(positions)} positions: each name needs one position"
+        elif stamp_ns <= 0:
+            refusal = f"stamp is {stamp_ns}: the publisher must fill header.stamp"
+        if refusal:
+            is_ours = any(name in tracks for name in names)
+            return [JointFault("", "rejected", refusal)] if is_ours else []
         if isinstance(positions, np.ndarray):
             positions = positions.tolist()  # Python floats: the loop below is twice as fast on them
-        rejections: list[str] = []
+        rejections: list[JointFault] = []
         history_ns = self.history_ns
         for name, value in zip(names, positions, strict=True):
             track = tracks.get(name)
@@ -165,13 +185,13 @@ class JointBuffer:
         """Positions of all joints at one instant.
 
         Between two readings that are both at most `max_age_ns` from the instant: linear interpolation;
-        with one such reading, that one; with none, or where a neighbour was rejected: no sample.
+        with one such reading, that one; with none, or where a neighbor was rejected: no sample.
 
         stamp_ns:    the instant [ns]
         max_age_ns:  largest distance of a reading from the instant [ns]
         within:      (oldest, newest) stamps [ns] a reading may have, besides
 
-        Returns float64 [J] in the order of `names`, or None (`explain` says why).
+        Returns float64 [J] in the order of `names`, or None (`find_faults` says why).
         """
         oldest, newest = _window(stamp_ns, max_age_ns, within)
         sampled = np.array(
@@ -179,35 +199,29 @@ class JointBuffer:
         )
         return sampled if bool(np.isfinite(sampled).all()) else None
 
-    def explain(self, stamp_ns: int, max_age_ns: int, within: tuple[int, int] | None = None) -> list[str]:
-        """Why `sample` with the same arguments gives None: a sentence for each joint; [] if it does not."""
-        return [words for _, _, words in self.find_faults(stamp_ns, max_age_ns, within)]
-
     def find_faults(
         self, stamp_ns: int, max_age_ns: int, within: tuple[int, int] | None = None
-    ) -> Iterator[tuple[str, Fault, str]]:
-        """(joint, fault, sentence) for each joint without a value there."""
+    ) -> list[JointFault]:
+        """Why `sample` with the same arguments gives None: a fault for each joint without a value there."""
         oldest, newest = _window(stamp_ns, max_age_ns, within)
-        for track in self._tracks.values():
+        faults = []
+        for name, track in self._tracks.items():
             if isfinite(track.value_at(stamp_ns, oldest, newest)):
                 continue
             if not track.stamps:
                 carried = f" (messages carry {', '.join(self._strangers)})" if self._strangers else ""
-                yield track.name, "silent", f"joint {track.name!r}: never received{carried}"
-                continue
-            if max(track.around(stamp_ns, oldest, newest)) >= 0:
-                yield track.name, "rejected", track.rejection
-                continue
-            distance = min((stamp_ns - stamp for stamp in track.stamps), key=abs)
-            side = "older" if distance >= 0 else "newer"
-            yield (
-                track.name,
-                "stale",
-                (
-                    f"joint {track.name!r}: nearest reading is {abs(distance) / 1e9:.3f} s {side} than the "
-                    f"instant wanted (limit {max_age_ns / 1e9:.3f} s)"
-                ),
-            )
+                faults.append(JointFault(name, "silent", f": never received{carried}"))
+            elif track.rejection and max(track.around(stamp_ns, oldest, newest)) >= 0:
+                faults.append(track.rejection)
+            else:
+                distance = min((stamp_ns - stamp for stamp in track.stamps), key=abs)
+                side = "older" if distance >= 0 else "newer"
+                detail = (
+                    f": nearest reading is {abs(distance) / 1e9:.3f} s {side} than the instant wanted "
+                    f"(limit {max_age_ns / 1e9:.3f} s)"
+                )
+                faults.append(JointFault(name, "stale", detail))
+        return faults
 
     def discard_after(self, stamp_ns: int) -> int:
         """Forget readings stamped later; returns how many. For stamps that lie in the future.
@@ -227,19 +241,17 @@ class JointBuffer:
         for track in self._tracks.values():
             track.stamps.clear()
             track.values.clear()
-            track.rejection = ""
+            track.rejection = None
 
 
-def summarise(sentences: Iterable[str]) -> str:
-    """Sentences about joints in one: those that say the same of several joints name them together."""
+def summarize(faults: Iterable[JointFault]) -> str:
+    """Faults in one sentence: joints of which the same holds are named together."""
     joints: dict[str, list[str]] = {}
-    for sentence in dict.fromkeys(sentences):
-        name, quote, rest = sentence.removeprefix("joint '").partition("'")
-        is_of_joint = bool(quote) and sentence.startswith("joint '")
-        joints.setdefault(rest if is_of_joint else sentence, []).extend([repr(name)] if is_of_joint else [])
+    for fault in dict.fromkeys(faults):
+        joints.setdefault(fault.detail, []).extend([repr(fault.joint)] if fault.joint else [])
     return "; ".join(
-        f"joint{'s' if len(names) > 1 else ''} {', '.join(names)}{rest}" if names else rest
-        for rest, names in joints.items()
+        f"joint{'s' if len(names) > 1 else ''} {', '.join(names)}{detail}" if names else detail
+        for detail, names in joints.items()
     )
 
 
@@ -250,10 +262,7 @@ def _window(stamp_ns: int, max_age_ns: int, within: tuple[int, int] | None) -> t
     return max(oldest, within[0]), min(newest, within[1])
 
 
-def _explain_value(track: _Track, value: float) -> str:
-    if isfinite(value):
-        return (
-            f"joint {track.name!r} reads {value:.6g}, outside its range "
-            f"[{track.lower:.6g}, {track.upper:.6g}]; a failed read?"
-        )
-    return f"joint {track.name!r} reads {value}; a failed read?"
+def _explain_value(track: _Track, value: float) -> JointFault:
+    outside = f", outside its range [{track.lower:.6g}, {track.upper:.6g}]"
+    words = f" reads {value:.6g}{outside}" if isfinite(value) else f" reads {value}"
+    return JointFault(track.name, "rejected", f"{words}; a failed read?")

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is counted, and what is said, about one input stream: rate, age, the last thing that was wrong.
-
-Here lives no message content and no decision about what is coherent (sampler.py).
-"""
+"""Counters and problems of one input stream: rate, age, and what was wrong with its messages."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from oxygen_ros.robot.joints import JointFault, summarize
 
 Reason = Literal["silent", "stale", "unsynchronised", "unstamped", "rejected", "future"]
 
@@ -18,23 +17,78 @@ _RATE_WINDOW = 64  # messages
 _QUIET_NS = 1_000_000_000  # without a message for this long (and three periods) the rate is 0
 
 
+class StreamFigures(NamedTuple):
+    """A stream's figures when it was looked at. fresh: messages since the look before."""
+
+    rate_hz: float
+    age_ns: int | None
+    messages: int
+    fresh: int
+
+    def __str__(self) -> str:
+        age = "never stamped" if self.age_ns is None else f"age {self.age_ns / 1e9:.3f} s"
+        return (
+            f"rate {self.rate_hz:.1f} Hz, {age}, {self.messages} messages, {self.fresh} since the last look"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class StreamProblem:
     """Why a stream gives no input now, or what was wrong with a message of it.
 
-    stream:  camera name, or "joint_states"
-    reason:  silent: nothing was received since the start. stale: the newest stamp is too old.
-             unsynchronised: fresh, but no set of all cameras within the skew. unstamped: stamp zero.
-             rejected: content refused. future: stamped further ahead than inputs may be old.
-    detail:  a sentence with the numbers (rate, age, skew) and what would be right
+    stream:     camera name, or "joint_states"
+    reason:     silent: nothing was received since the start. stale: the newest stamp is too old.
+                unsynchronised: fresh, but no set of all cameras within the skew. unstamped: stamp zero.
+                rejected: content refused. future: stamped further ahead than inputs may be old.
+    cause:      what was wrong, in words, where it was found out elsewhere (an image that does not decode)
+    joints:     the joints at fault and why
+    offset_ns:  unstamped: the stamp. future: how far it is ahead of now. unsynchronised: the least distance
+                to an image of `lead`
+    limit_ns:   the largest offset (future, unsynchronised) or age (stale) permitted
+    lead:       unsynchronised: the camera with the newest image
+    behind_ns:  unsynchronised: newest image of `lead` less the newest of this stream
+    figures:    of the stream when inputs were looked for; None: the problem is of one message
     """
 
     stream: str
     reason: Reason
-    detail: str
+    cause: str = ""
+    joints: tuple[JointFault, ...] = ()
+    offset_ns: int = 0
+    limit_ns: int = 0
+    lead: str = ""
+    behind_ns: int = 0
+    figures: StreamFigures | None = None
+
+    @property
+    def detail(self) -> str:
+        """A sentence with the numbers and what would be right."""
+        words = "; ".join(filter(None, (self.cause or self._explain(), summarize(self.joints))))
+        return f"{words} ({self.figures})" if self.figures else words
 
     def __str__(self) -> str:
         return f"{self.stream}: {self.reason}: {self.detail}"
+
+    def _explain(self) -> str:
+        offset, limit = f"{self.offset_ns / 1e9:.3f} s", f"{self.limit_ns / 1e9:.3f} s"
+        match self.reason:
+            case "unstamped":
+                return f"stamp is {self.offset_ns}; the publisher must fill header.stamp"
+            case "future":
+                return (
+                    f"stamp is {offset} ahead of now (limit {limit}); are the clocks of the machines "
+                    "synchronised, and is use_sim_time the same everywhere?"
+                )
+            case "unsynchronised":
+                return (
+                    f"skew to {self.lead!r} is {offset} at best (limit for all cameras together {limit}), "
+                    f"its newest image is {self.behind_ns / 1e9:.3f} s behind"
+                )
+            case "silent" if not self.joints:
+                return "no image received yet; is it published, and is its QoS compatible?"
+            case "stale" if not self.joints:
+                return f"newest image is older than {limit}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +115,7 @@ class StreamStatus:
 
 
 class Stream:
-    """Counters of one stream. Owned by the sampler; one thread."""
+    """Counters of one stream. The synchronizer owns it; one thread."""
 
     __slots__ = ("count", "counted_before", "faulty", "last_ns", "name", "problem", "receipts")
 
@@ -84,19 +138,19 @@ class Stream:
         self.receipts.append(received_ns)
         self.faulty = False
         if stamp_ns <= 0:
-            self.blame("unstamped", f"stamp is {stamp_ns}; the publisher must fill header.stamp")
+            self.blame(StreamProblem(self.name, "unstamped", offset_ns=stamp_ns))
             return False
         self.last_ns = stamp_ns
         return True
 
-    def blame(self, reason: Reason, detail: str) -> None:
+    def blame(self, problem: StreamProblem) -> None:
         """Keep what was wrong with the last message."""
-        self.problem = StreamProblem(self.name, reason, detail)
+        self.problem = problem
         self.faulty = True
 
     def rate_hz(self, latest_receipt_ns: int) -> float:
-        """Messages a second over the last ones. `latest_receipt_ns`: last receipt of any stream,
-        the nearest thing to a clock here: times of receipt may be on another clock than stamps."""
+        """Messages a second over the last ones. `latest_receipt_ns`: last receipt of any stream. It stands
+        for the present: times of receipt may be on another clock than stamps."""
         if len(self.receipts) < 2:
             return 0.0
         span = self.receipts[-1] - self.receipts[0]
@@ -107,11 +161,8 @@ class Stream:
             return 0.0
         return 1e9 / period
 
-    def describe(self, now_ns: int, latest_receipt_ns: int) -> str:
-        """The figures in words, for the end of a problem's detail."""
-        age = "never stamped" if self.last_ns is None else f"age {(now_ns - self.last_ns) / 1e9:.3f} s"
+    def look(self, now_ns: int, latest_receipt_ns: int) -> StreamFigures:
+        """The figures at `now_ns`, for a problem."""
+        age_ns = None if self.last_ns is None else now_ns - self.last_ns
         fresh = self.count - self.counted_before
-        return (
-            f"rate {self.rate_hz(latest_receipt_ns):.1f} Hz, {age}, "
-            f"{self.count} messages, {fresh} since the last look"
-        )
+        return StreamFigures(self.rate_hz(latest_receipt_ns), age_ns, self.count, fresh)

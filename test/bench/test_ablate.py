@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two sides of a comparison compute the same; a race gives every work as many rounds."""
+"""The two sides of a comparison compute the same; every work gets as many rounds."""
 
 from __future__ import annotations
 
@@ -8,107 +8,96 @@ from typing import Any
 import pytest
 import torch
 
-from oxygen_ros.bench.ablate import ablate, show
-from oxygen_ros.bench.race import Race
-from oxygen_ros.bench.robots import ROBOTS, Scene, make_config, make_model, suffix_of
-from oxygen_ros.bench.setup import Setup, Shared
+from oxygen_ros.bench.engine_run import tokens_per_step
+from oxygen_ros.bench.pi05.ablation import GatheringPool, TextSpeedUps, ablate, one_row_each, steady_rows
+from oxygen_ros.bench.report import describe_ablation
+from oxygen_ros.bench.setup import BenchSetup, BenchShared
 from oxygen_ros.bench.stopping import Stopped
-from oxygen_ros.bench.texts import GatheringPool, TextLane, one_row_each, steady_rows
+from oxygen_ros.bench.timing import InterleavedTimer
 from oxygen_ros.models import Capacity
-from oxygen_ros.models.pi05.network import random_network
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def made():
-    robot = ROBOTS["libero"]
-    network = random_network(make_config("demo", robot), 5)
-    scene = Scene(network.config, robot, prompt_tokens=30, distinct=4, seed=1)
-    return network, robot, scene
+def shared() -> BenchShared:
+    return BenchShared.make(BenchSetup(seed=5, prompt_tokens=30))
 
 
-def test_gathered_single_and_pooled_rows_give_the_same_logits(made) -> None:
-    network, robot, scene = made
-    model = make_model(network, robot)
+def test_gathered_single_and_pooled_rows_give_the_same_logits(shared: BenchShared) -> None:
+    model = shared.model("float32")
     model.allocate(Capacity(7, 6, 40, 64))
     for slot in range(6):
-        prefix = model.encode(model.process(scene.at(slot)), slot)
+        prefix = model.encode(model.process(shared.scene.at(slot)), slot)
     model.pool.keys[:, :, model.pool.suffix_base :].normal_(generator=torch.Generator().manual_seed(0))
     model.pool.values[:, :, model.pool.suffix_base :].normal_(generator=torch.Generator().manual_seed(1))
-    rows = steady_rows(6, prefix.next_position, 30, CPU)
+    rows = steady_rows(6, prefix.next_position, CPU)
     gathered = GatheringPool.passes_of(model)
     with torch.inference_mode():
         ours = model.extend(rows)
         torch.testing.assert_close(gathered.extend(rows), ours, atol=1e-5, rtol=1e-5)
-        singles = torch.cat([model.extend(single) for single in one_row_each(rows, CPU)])
+        singles = torch.cat([model.extend(single) for single in one_row_each(rows)])
     torch.testing.assert_close(singles, ours, atol=1e-5, rtol=1e-5)
 
 
-def test_drafts_of_repeating_texts_save_steps_and_change_nothing(made) -> None:
+def test_drafts_of_repeating_texts_save_steps_and_change_nothing(shared: BenchShared) -> None:
     """The issue's figure: three tokens or more for each request and decode step."""
-    network, robot, _ = made
-    still = Scene(network.config, robot, prompt_tokens=30, distinct=1, seed=1)
-    lanes = [
-        TextLane(make_model(network, robot), Capacity(8, 8, 42, 64), still, suffix_of(2), 30, 5, **options)
-        for options in ({"repeat": False}, {"repeat": True}, {"repeat": False, "draft": 8})
-    ]
-    for lane in lanes:
+    texts = TextSpeedUps(shared, "float32")
+    for name in texts.runs:
         for _ in range(16):
-            lane.tick()
-    plain, repeated, drafted = lanes
-    assert set(plain.texts) == set(repeated.texts) == set(drafted.texts)
-    assert plain.tokens_per_step() == pytest.approx(1.0)
-    drafted.finished = drafted.finished[8:]
-    assert drafted.tokens_per_step() >= 3
+            texts.tick(name)
+    host, device, drafts = (run.finished for run in texts.runs.values())
+    assert {t.tokens for t in host} == {t.tokens for t in device} == {t.tokens for t in drafts}
+    assert tokens_per_step(host) == pytest.approx(1.0)
+    assert tokens_per_step(drafts[8:]) >= 3
 
 
-def test_a_race_adds_up_what_belongs_together() -> None:
-    race, runs = Race(CPU), []
-    race.add("a", lambda: runs.append("a"))
-    race.add("b", lambda: runs.append("b"))
-    race.run(3)
+def test_a_timer_adds_up_what_belongs_together() -> None:
+    timer, runs = InterleavedTimer(CPU), []
+    timer.add("a", lambda: runs.append("a"))
+    timer.add("b", lambda: runs.append("b"))
+    timer.run(3)
     assert sorted(runs) == ["a"] * 4 + ["b"] * 4
-    race.sums({"both": ("a", "b")})
-    assert race.ms("both") >= max(race.ms("a"), race.ms("b")) * 0.99
-    assert race.ratio("a", "a") == 1.0
+    timer.sum("both", "a", "b")
+    assert timer.ms("both") >= max(timer.ms("a"), timer.ms("b")) * 0.99
+    assert timer.ratio("a", "a") == 1.0
 
 
-def test_a_race_that_is_stopped_keeps_its_whole_rounds() -> None:
-    race, runs = Race(CPU), []
+def test_a_timer_that_is_stopped_keeps_its_whole_rounds() -> None:
+    timer, runs = InterleavedTimer(CPU), []
 
     def stop() -> None:
         runs.append("b")
         if len(runs) == 4:
             raise Stopped(130)
 
-    race.add("a", lambda: None)
-    race.add("b", stop)
+    timer.add("a", lambda: None)
+    timer.add("b", stop)
     with pytest.raises(Stopped):
-        race.run(10)
-    assert race.rounds == 2
-    assert race.ms("a") >= 0
-    assert race.ratio("b", "b") == 1.0
+        timer.run(10)
+    assert timer.rounds == 2
+    assert timer.ms("a") >= 0
+    assert timer.ratio("b", "b") == 1.0
 
 
 @pytest.mark.parametrize(("rounds", "texts"), [(1, False), (None, True)])
 def test_an_ablation_that_is_stopped_keeps_what_it_has(rounds: int | None, texts: bool) -> None:
     """Stopped in the second round of single calls, and in the last round of ticks with text."""
-    shared = Shared.make(Setup())
+    shared = BenchShared.make(BenchSetup())
     said: list[str] = []
 
-    def beat(words: str) -> None:
+    def progress(words: str) -> None:
         said.append(words)
         if words == ("round 2 of 2" if rounds else "round 8 of 8"):
             raise Stopped(143)
 
     found: list[dict[str, Any]] = []
     with pytest.raises(Stopped):
-        ablate(shared, "float32", rounds=2, found=found, beat=beat)
+        ablate(shared, "float32", rounds=2, found=found, progress=progress)
     (entry,) = found
     assert entry["rounds"] == (rounds or 2)
     assert {gain["of"] for gain in entry["gains"]} >= {"action chunk", "decode of 30"}
     assert any(gain["of"] == "tick with text" for gain in entry["gains"]) == texts
     assert (entry["speculation"] is not None) == texts
-    assert show(entry).startswith(f"float32, {entry['rounds']} rounds")
+    assert describe_ablation(entry).startswith(f"float32, {entry['rounds']} rounds")

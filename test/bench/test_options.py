@@ -13,7 +13,7 @@ import torch
 from oxygen_ros.bench import parallel
 from oxygen_ros.bench.main import main
 from oxygen_ros.bench.options import parse
-from oxygen_ros.bench.record import check_writable, write_json
+from oxygen_ros.bench.results import check_writable, write_json
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,9 @@ def test_refused(arguments: str, words: str, capsys: pytest.CaptureFixture[str])
 def test_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--device", "cuda"])
-    assert 'sees no CUDA device; use "cpu"' in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
+    assert "sees no CUDA devices; check the driver" in said
+    assert 'or use "cpu"' in said
 
 
 def test_more_requests_than_slots(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,9 +119,9 @@ def test_the_thread_clock_needs_one_thread(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_sweep_fills_what_is_not_said() -> None:
-    assert parse(["--sweep"]).setup.cells[:4] == [(5, 1), (5, 2), (5, 5), (10, 1)]
-    assert parse(["--sweep", "--n", "8"]).setup.cells == [(8, 1), (8, 2), (8, 5)]
-    assert parse([]).setup.cells == [(30, 5)]
+    assert parse(["--sweep"]).setup.pairs[:4] == [(5, 1), (5, 2), (5, 5), (10, 1)]
+    assert parse(["--sweep", "--n", "8"]).setup.pairs == [(8, 1), (8, 2), (8, 5)]
+    assert parse([]).setup.pairs == [(30, 5)]
     assert parse(["--n", "8", "--k", "4,9"]).setup.left_out == [(8, 9)]
     assert parse(["--deadline"]).setup.ticks == 5000
 

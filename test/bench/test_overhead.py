@@ -14,7 +14,7 @@ from oxygen_ros.bench import overhead
 
 @pytest.mark.parametrize("draft", [0, 4])
 def test_as_many_texts_are_in_flight_as_asked_for(draft: int) -> None:
-    model = overhead.Instant(vocabulary=16, dtype=torch.bfloat16)
+    model = overhead.InstantModel(vocabulary=16, dtype=torch.bfloat16)
     samples = overhead.measure(model, requests=6, tokens=6, steps=2, draft=draft, ticks=5)
     assert len(samples) == 5
     assert all(0 <= seconds < 1 for seconds, _ in samples)

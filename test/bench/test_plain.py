@@ -8,35 +8,40 @@ from dataclasses import fields
 import pytest
 import torch
 
-from oxygen_ros.bench.plain import Plain, Ways
-from oxygen_ros.bench.robots import ROBOTS, Scene, make_config, make_model
+from oxygen_ros.bench.pi05.plain import Improvements, PlainActionPath
+from oxygen_ros.bench.pi05.preset import Pi05Preset
+from oxygen_ros.bench.preset import ROBOTS, Scene
 from oxygen_ros.models import Capacity
 from oxygen_ros.models.pi05.network import random_network
 
 torch.set_num_threads(1)
-NAMES = [field.name for field in fields(Ways)]
+NAMES = [field.name for field in fields(Improvements)]
 
 
 @pytest.fixture(scope="module")
 def served():
     """A demo-sized model with the third camera masked, and its actions."""
-    robot = ROBOTS["libero"]
-    network = random_network(make_config("demo", robot), 5)
-    model = make_model(network, robot)
+    preset = Pi05Preset.make("demo", ROBOTS["libero"])
+    network = random_network(preset.config, 5)
+    model = preset.make_model(network)
     model.allocate(Capacity(2, 1, 8, 1))
-    scene = Scene(network.config, robot, prompt_tokens=30, distinct=1, seed=1)
-    inputs = model.process(scene.at(0))
+    inputs = model.process(Scene(preset, prompt_tokens=30, distinct=1, seed=1).at(0))
     noise = torch.randn(16, network.config.action_dim, generator=torch.Generator().manual_seed(2))
     model.encode(inputs, 0)
     return network, inputs, noise, model.denoise(0, noise)
 
 
 @pytest.mark.parametrize(
-    "ways", [Ways(), *(Ways(**{name: True}) for name in NAMES), Ways(**dict.fromkeys(NAMES, True))]
+    "on",
+    [
+        Improvements(),
+        *(Improvements(**{name: True}) for name in NAMES),
+        Improvements(**dict.fromkeys(NAMES, True)),
+    ],
 )
-def test_every_way_gives_the_served_actions(served, ways: Ways) -> None:
+def test_every_way_gives_the_served_actions(served, on: Improvements) -> None:
     network, inputs, noise, expected = served
-    plain = Plain(network, ways)
+    plain = PlainActionPath(network, on)
     for _ in range(2):  # a second chunk reads the same cache
         actions = plain.denoise(plain.prefill(inputs), noise)
         torch.testing.assert_close(actions, expected, atol=1e-6, rtol=1e-6)
@@ -44,7 +49,7 @@ def test_every_way_gives_the_served_actions(served, ways: Ways) -> None:
 
 def test_padding_is_computed_unless_packed(served) -> None:
     network, inputs, _, _ = served
-    padded, packed = (Plain(network, Ways(packed=p)).prefill(inputs) for p in (False, True))
+    padded, packed = (PlainActionPath(network, Improvements(packed=p)).prefill(inputs) for p in (False, True))
     tokens = network.config.vision.tokens
     assert padded.cache[0][0].shape[0] == 3 * tokens + network.config.max_prompt
     assert packed.cache[0][0].shape[0] == 2 * tokens + 30

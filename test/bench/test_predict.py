@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from oxygen_ros.bench.predict import Costs, choices, interpolate, predict_ratio, predict_tick, recommend
 from oxygen_ros.bench.workload import TickPlan, draw_schedule, make_plan
 
 # Milliseconds: prefill 50, denoise 20, a step 5 for one row and 1 more for each further one.
-COSTS = Costs(50, 20, {(rows, frames): 4 + rows for rows in range(1, 65) for frames in range(1, 65)})
+COSTS = Costs(50, 20, {(rows, prefixes): 4 + rows for rows in range(1, 65) for prefixes in range(1, 65)})
 
 
 def test_tick() -> None:
     assert predict_tick(TickPlan(2, ((2, 1), (1, 1), (1, 1))), COSTS) == 2 * 50 + 20 + 6 + 5 + 5
+    costs = replace(COSTS, completion=3)
+    assert predict_tick(TickPlan(1, ((1, 1),), completions=1), costs) == 50 + 3 + 20 + 5
 
 
 def test_ratio_of_thirty_tokens() -> None:

@@ -11,11 +11,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from oxygen_ros.bench import gpu, parallel
-from oxygen_ros.bench.energy import find_energy
-from oxygen_ros.bench.floor import decode_products, denoise_products, flops, prefill_products, weight_bytes
-from oxygen_ros.bench.gpu import FULL_HEAD_DIM, Check, Outputs, compute, difference, full_head_config
-from oxygen_ros.bench.robots import ROBOTS, make_config
+from oxygen_ros.bench import parallel
+from oxygen_ros.bench.device import find_energy
+from oxygen_ros.bench.floors import count_flops, weight_bytes
+from oxygen_ros.bench.pi05 import gpu
+from oxygen_ros.bench.pi05.gpu import (
+    FULL_HEAD_DIM,
+    CallOutputs,
+    DeviceCheck,
+    compute,
+    difference,
+    small_preset,
+)
+from oxygen_ros.bench.pi05.preset import decode_products, denoise_products, prefill_products
 from oxygen_ros.models.pi05.network import random_network
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,33 +44,34 @@ def test_parallel(tmp_path: Path) -> None:
 
 
 def test_masked_attention_at_full_head_dimension() -> None:
-    """The way of the GPU, recorded and over the whole pool, gives what the way of the CPU gives."""
-    config = full_head_config()
+    """The way of the GPU, captured and over the whole pool, gives what the way of the CPU gives."""
+    preset = small_preset(FULL_HEAD_DIM)
+    config = preset.config
     assert config.backbone.head_dim == config.expert.head_dim == FULL_HEAD_DIM
     network = random_network(config, seed=4)
-    exact = compute(network, CPU, torch.float32, over_pool=False)
-    found = compute(network, CPU, torch.float32, over_pool=True, recorded=True)
+    exact = compute(preset, network, CPU, torch.float32, over_pool=False)
+    found = compute(preset, network, CPU, torch.float32, over_pool=True, captured=True)
     for part in ("prefill", "denoise", "extend"):
         assert difference(getattr(found, part), getattr(exact, part)) < 1e-5, part
 
 
 def test_what_is_not_finite_is_never_fine() -> None:
     off = difference(torch.tensor([1.0, torch.nan]), torch.ones(2))
-    assert not Check("extend", "float32", off, 1.0).ok
-    assert Check("extend", "float32", difference(torch.ones(2), torch.ones(2)), 0.0).ok
+    assert not DeviceCheck("extend", "float32", off, 1.0).ok
+    assert DeviceCheck("extend", "float32", difference(torch.ones(2), torch.ones(2)), 0.0).ok
 
 
 def test_a_way_that_raises_is_wrong_and_the_others_are_compared(monkeypatch) -> None:
-    def compute(network, device, dtype, *, over_pool: bool, recorded: bool = False) -> Outputs:
-        if recorded:
-            raise RuntimeError("cuda:0 cannot record its passes\nand so on")
-        return Outputs(torch.ones(2), torch.ones(2), torch.ones(2))
+    def compute(preset, network, device, dtype, *, over_pool: bool, captured: bool = False) -> CallOutputs:
+        if captured:
+            raise RuntimeError("cuda:0 cannot capture its passes\nand so on")
+        return CallOutputs(torch.ones(2), torch.ones(2), torch.ones(2))
 
     monkeypatch.setattr(gpu, "compute", compute)
     checks = gpu.compare(CPU)
     wrong = [check for check in checks if not check.ok]
     assert len(wrong) == 2 * 2, "one for each network and dtype"
-    assert all(check.name.endswith("cannot record its passes") for check in wrong)
+    assert all(check.name.endswith("cannot capture its passes") for check in wrong)
     assert len(checks) == len(wrong) + 2 * 2 * 2 * 3
 
 
@@ -95,7 +104,7 @@ def test_gpu_check_refuses(arguments: str, words: str, tmp_path: Path) -> None:
 
 def test_floor_counts_every_product_once() -> None:
     """Demo sizes by hand: the widths are those of the preset, 50 image and 40 prompt tokens."""
-    config = make_config("demo", ROBOTS["libero"])
+    config = small_preset().config
     network = random_network(config, seed=0)
     v, b, e = config.vision, config.backbone, config.expert
     vision = 3 * v.patch_size**2 * v.width + v.width * b.width
@@ -104,13 +113,13 @@ def test_floor_counts_every_product_once() -> None:
     block = qkv + b.heads * b.head_dim * b.width + 3 * b.width * b.mlp_dim
     kv = b.width * 2 * b.kv_heads * b.head_dim
     prefill = prefill_products(network, 2, 90)
-    assert flops(prefill) == 2 * (50 * vision + 90 * ((b.depth - 1) * block + kv))
+    assert count_flops(prefill) == 2 * (50 * vision + 90 * ((b.depth - 1) * block + kv))
     head = config.vocabulary * b.width
-    assert flops(decode_products(network, 7)) == 2 * 7 * (b.depth * block + head)
+    assert count_flops(decode_products(network, 7)) == 2 * 7 * (b.depth * block + head)
     assert weight_bytes(decode_products(network, 7)) == 4 * (b.depth * block + head)
     expert = e.width * (e.heads + 2 * e.kv_heads) * e.head_dim + e.heads * e.head_dim * e.width
     expert = e.depth * (expert + 3 * e.width * e.mlp_dim) + 2 * config.action_dim * e.width
-    assert flops(denoise_products(network, 5)) == 5 * 2 * config.horizon * expert
+    assert count_flops(denoise_products(network, 5)) == 5 * 2 * config.horizon * expert
 
 
 def test_energy_of_a_jetson(tmp_path: Path) -> None:

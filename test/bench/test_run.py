@@ -14,41 +14,41 @@ from pathlib import Path
 
 import pytest
 
-from oxygen_ros.bench import bursts, options, parallel
-from oxygen_ros.bench.cell import Cell
+from oxygen_ros.bench import options, parallel, real_time
+from oxygen_ros.bench.comparison import Comparison
 from oxygen_ros.bench.main import main
 from oxygen_ros.bench.results import check_outputs, runs_of, speculation_of
-from oxygen_ros.bench.setup import Setup, Shared
-from oxygen_ros.bench.stopping import Signals, Stopped
+from oxygen_ros.bench.setup import BenchSetup, BenchShared
+from oxygen_ros.bench.stopping import Stopped, StopSignals
 
 TICKS = 3
 
 
-def run_cell(n: int, k: int, draft: int = 0, **settings: object) -> Cell:
-    setup = Setup(n=(n,), k=(k,), ticks=TICKS, draft=draft, **settings)  # type: ignore[arg-type]
-    cell = Cell(Shared.make(setup), n, k, draft=draft)
-    cell.run(lambda words: None)
-    return cell
+def compare(n: int, k: int, draft: int = 0, **settings: object) -> Comparison:
+    setup = BenchSetup(n=(n,), k=(k,), ticks=TICKS, draft=draft, **settings)  # type: ignore[arg-type]
+    comparison = Comparison(BenchShared.make(setup), n, k, draft=draft)
+    comparison.measure(lambda words: None)
+    return comparison
 
 
 def test_counts_are_exact_and_outputs_equal_in_every_mode() -> None:
     """N 6, k 2, a suffix of 2 tokens: what each mode must do in 3 ticks, counted by hand."""
-    cell = run_cell(6, 2)
-    counts = {run["mode"]: (run["prefills"], run["decode_steps"], run["rows"]) for run in runs_of(cell)}
+    comparison = compare(6, 2)
+    counts = {run["mode"]: (run["prefills"], run["decode_steps"], run["rows"]) for run in runs_of(comparison)}
     assert counts == {
         "isolated": (2 * TICKS, 6 * TICKS, 7 * TICKS),
         "shared": (1 * TICKS, 6 * TICKS, 7 * TICKS),
         "batched": (2 * TICKS, 2 * TICKS, 7 * TICKS),
         "oxygen": (1 * TICKS, 2 * TICKS, 7 * TICKS),
     }
-    for run in runs_of(cell):
+    for run in runs_of(comparison):
         assert run["counts_as_expected"]
         assert run["texts_finished"] == TICKS
         flying = 2 if run["mode"] in ("batched", "oxygen") else 0
         assert run["in_flight"] == {"first": flying, "least": flying, "most": flying}, "not steady"
         assert run["ratio_predicted"] > 0
         assert (run["ratio_to_isolated"] == 1) == (run["mode"] == "isolated")
-    for check in check_outputs(cell):
+    for check in check_outputs(comparison):
         assert check["equal"]
         assert check["largest_action_difference"] <= 1e-6
         assert check["texts"] == check["texts_identical"] >= TICKS
@@ -56,23 +56,23 @@ def test_counts_are_exact_and_outputs_equal_in_every_mode() -> None:
 
 @pytest.mark.parametrize("arrivals", ["bursts", "poisson", "random"])
 def test_other_arrivals_are_counted_as_exactly(arrivals: str) -> None:
-    cell = run_cell(4, 3, arrivals=arrivals, burst_every=3, requests=2, modes=("oxygen",), seed=5)
-    assert all(run["counts_as_expected"] for run in runs_of(cell))
-    assert all(check["equal"] for check in check_outputs(cell))
+    comparison = compare(4, 3, arrivals=arrivals, burst_every=3, requests=2, modes=("oxygen",), seed=5)
+    assert all(run["counts_as_expected"] for run in runs_of(comparison))
+    assert all(check["equal"] for check in check_outputs(comparison))
 
 
 def test_text_that_never_advances() -> None:
-    cell = run_cell(4, 0, modes=("oxygen",))
-    (oxygen,) = [run for run in runs_of(cell) if run["mode"] == "oxygen"]
+    comparison = compare(4, 0, modes=("oxygen",))
+    (oxygen,) = [run for run in runs_of(comparison) if run["mode"] == "oxygen"]
     assert (oxygen["decode_steps"], oxygen["tokens_per_s"], oxygen["counts_as_expected"]) == (0, 0, True)
     assert oxygen["texts_refused"] == TICKS
 
 
 def test_repeating_texts_are_drafted_and_stay_the_same() -> None:
-    cell = run_cell(8, 2, draft=4, modes=("oxygen",))
-    found = {entry["mode"]: entry for entry in speculation_of(cell)}
+    comparison = compare(8, 2, draft=4, modes=("oxygen",))
+    found = {entry["mode"]: entry for entry in speculation_of(comparison)}
     assert found["oxygen"]["tokens_per_request_step"] >= 3
-    assert all(check["equal"] for check in check_outputs(cell))
+    assert all(check["equal"] for check in check_outputs(comparison))
 
 
 def test_json_has_the_documented_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,8 +109,8 @@ def test_json_has_the_documented_form(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_ticks_in_real_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bursts, "WARM_UP", 3)
-    monkeypatch.setattr(bursts, "BLOCK", 2)
+    monkeypatch.setattr(real_time, "WARM_UP", 3)
+    monkeypatch.setattr(real_time, "BLOCK", 2)
     file, picture = tmp_path / "out.json", tmp_path / "out.png"
     arguments = "--deadline --ticks 5 --n 4 --k 2 --period-ms 30"
     assert main([*arguments.split(), "--json", str(file), "--png", str(picture)]) == 0
@@ -131,7 +131,7 @@ def test_ticks_in_real_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_keeps_its_results(tmp_path: Path, number: signal.Signals) -> None:
-    """Stopped inside the second of two cells: the first is in the file."""
+    """Stopped inside the second of two comparisons: the first is in the file."""
     file = tmp_path / "out.json"
     command = [sys.executable, "-m", "oxygen_ros.bench.main", "--no-components", "--json", str(file)]
     command += ["--n", "1,60", "--k", "1", "--ticks", "10", "--modes", "oxygen"]
@@ -172,7 +172,7 @@ def test_stopped_during_the_imports(program: Callable[[list[str]], int]) -> None
 
 def test_impatience_does_not_cost_the_results() -> None:
     """A second signal while the results are written changes nothing."""
-    with Signals():
+    with StopSignals():
         with pytest.raises(Stopped):
             signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
@@ -197,15 +197,15 @@ def test_a_file_that_vanishes_costs_no_figures(
     assert "outputs against isolated execution: equal" in said.out
 
 
-def test_a_stopped_cell_keeps_its_whole_rounds() -> None:
-    setup = Setup(n=(3,), k=(1,), ticks=5, modes=("oxygen",))
-    cell = Cell(Shared.make(setup), 3, 1)
+def test_a_stopped_comparison_keeps_its_whole_rounds() -> None:
+    setup = BenchSetup(n=(3,), k=(1,), ticks=5, modes=("oxygen",))
+    comparison = Comparison(BenchShared.make(setup), 3, 1)
 
     def stop(words: str) -> None:
         if "tick 3 of 5" in words:
             raise Stopped(130)
 
     with pytest.raises(Stopped):
-        cell.run(stop)
-    assert [run["ticks"] for run in runs_of(cell)] == [2, 2]
-    assert all(run["counts_as_expected"] for run in runs_of(cell))
+        comparison.measure(stop)
+    assert [run["ticks"] for run in runs_of(comparison)] == [2, 2]
+    assert all(run["counts_as_expected"] for run in runs_of(comparison))

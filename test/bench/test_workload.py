@@ -19,11 +19,13 @@ def last(mode: str, k: int, suffix: int = 2, requests: int = 1):
 def test_isolated_prefills_for_each_text_and_runs_it_alone() -> None:
     tick = last("isolated", 3, requests=2)
     assert tick.prefills == 1 + 2
+    assert tick.completions == 2
     assert tick.steps == ((2, 1), *[(1, 1)] * 5) * 2
 
 
 def test_shared_saves_the_prefills_only() -> None:
     assert last("shared", 3).prefills == 1
+    assert last("shared", 3, requests=2).completions == 1
     assert last("shared", 3).steps == last("isolated", 3).steps
 
 
@@ -34,11 +36,11 @@ def test_steady_oxygen_has_a_row_for_each_text_in_flight() -> None:
     assert tick.steps == ((4, 3), (3, 3))
 
 
-def test_batched_prefills_for_each_text_and_has_its_frame() -> None:
+def test_batched_prefills_for_each_text_and_has_its_prefix() -> None:
     tick = last("batched", 2, requests=2)
     assert tick.prefills == 3
     assert tick.steps == ((8, 6), (6, 6))
-    assert last("oxygen", 2, requests=2).steps == ((8, 3), (6, 3)), "two texts of a tick share its frame"
+    assert last("oxygen", 2, requests=2).steps == ((8, 3), (6, 3)), "two texts of a tick share its prefix"
 
 
 def test_a_text_that_k_does_not_divide_leaves_its_last_tick_early() -> None:
@@ -62,9 +64,8 @@ def test_no_steps_at_all() -> None:
 def test_steady_slots_are_those_of_a_robot(mode: str, n: int, k: int, requests: int) -> None:
     """The same number of slots as the node plans for the same texts."""
     plan = make_plan(mode, draw_schedule("one", n + 2, n, requests), k, 1)
-    share, batch = mode in ("shared", "oxygen"), mode in ("batched", "oxygen")
     loads = [Load(n, 1)] * requests
-    planned = plan_capacity(loads, Budget(steps=k), share=share, batch=batch)
+    planned = plan_capacity(loads, Budget(steps=k), mode=mode)
     assert plan.capacity == planned
 
 

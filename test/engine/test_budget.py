@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oxygen_ros.engine import Budget, Engine, TextTask
-from oxygen_ros.engine.budget import BUCKETS, Meter, StepCosts, bucket_of
+from oxygen_ros.engine.budget import Cost, Meter, TextCosts, bucket_of
+from oxygen_ros.models.interface import ROW_BUCKETS
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +30,9 @@ def _busy(step: float = 0.01, *, repeat: bool = False, texts: int = 1) -> tuple[
     clock = FakeClock()
     engine, model = build(clock=clock, repeat_on_device=repeat, suffix_tokens=300)
     model.before["extend"] = lambda: clock.sleep(step)
-    with engine.observe(see(1)) as frame:
+    with engine.observe(see(1)) as encoded:
         for _ in range(texts):
-            engine.ask(frame, TextTask(kind="memory", prompt="a", max_tokens=250))
+            engine.ask(encoded, TextTask(kind="memory", prompt="a", max_tokens=250))
     return engine, model, clock
 
 
@@ -86,7 +87,7 @@ def test_on_a_gpu_steps_are_one_ahead_of_the_models_own_device(monkeypatch: pyte
         return SimpleNamespace(record_event=Mark)
 
     monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
-    engine._texts.decoder._running = []
+    engine._runner._running = []
     engine.advance(Budget(steps=5))
     assert model.calls["extend"] == 6
     assert (marked, waited) == (4, 3)
@@ -145,16 +146,16 @@ def test_deadline_without_a_due_time_is_an_error() -> None:
 
 
 def test_the_first_step_of_all_is_granted_unmeasured() -> None:
-    meter = Meter(Budget(steps=3, mode="deadline", margin=0.005), 100.02, StepCosts(), FakeClock())
+    meter = Meter(Budget(steps=3, mode="deadline", margin=0.005), 100.02, TextCosts(), FakeClock())
     assert meter.grants(1) == 3
-    late = Meter(Budget(steps=3, mode="deadline", margin=0.005), 100.004, StepCosts(), FakeClock())
+    late = Meter(Budget(steps=3, mode="deadline", margin=0.005), 100.004, TextCosts(), FakeClock())
     assert late.grants(1) == 0
 
 
 @pytest.mark.parametrize(("mode", "latest"), [("fixed", 0.09), ("deadline", 0.075)])
 def test_a_step_that_the_device_still_has_to_do_counts(mode: str, latest: float) -> None:
     """Steps of 10 ms, one ahead, due in 100 ms: one more begins before that, or ends before the margin."""
-    costs, clock = StepCosts(), FakeClock()
+    costs, clock = TextCosts(), FakeClock()
     costs.record(1, 0.01)
     meter = Meter(Budget(steps=9, mode=mode, margin=0.005), clock.now + 0.1, costs, clock)
     assert meter.grants(1) == 9
@@ -169,7 +170,7 @@ def test_a_step_that_the_device_still_has_to_do_counts(mode: str, latest: float)
 
 
 def test_one_hiccup_does_not_silence_the_text() -> None:
-    costs = StepCosts()
+    costs = TextCosts()
     for _ in range(8):
         costs.record(4, 0.01)
     costs.record(4, 3.0)
@@ -177,25 +178,25 @@ def test_one_hiccup_does_not_silence_the_text() -> None:
 
 
 def test_a_slow_phase_raises_the_prediction() -> None:
-    costs = StepCosts()
+    costs = TextCosts()
     for seconds in (0.01, 0.01, 0.05, 0.06):
         costs.record(4, seconds)
     assert costs.predict(4) == 0.05
 
 
 def test_refusals_ease_the_estimate_until_a_step_runs_again() -> None:
-    costs = StepCosts()
+    costs = TextCosts()
     for _ in range(3):
         costs.record(4, 0.1)
     for _ in range(400):
         costs.refuse(4)
-    assert costs.predict(4) == pytest.approx(0.1 * StepCosts.EASE**400)
+    assert costs.predict(4) == pytest.approx(0.1 * Cost.EASE**400)
     assert costs.predict(4) < 0.05
 
 
 def test_text_comes_back_after_a_slow_phase() -> None:
     """100 ms steps in a 60 ms slack fall silent; when steps are fast again, all of the text returns."""
-    costs, clock = StepCosts(), FakeClock()
+    costs, clock = TextCosts(), FakeClock()
     budget = Budget(steps=4, mode="deadline", margin=0.0)
     for _ in range(20):
         costs.record(1, 0.1)
@@ -215,7 +216,7 @@ def test_text_comes_back_after_a_slow_phase() -> None:
 
 def test_usual_refusals_hardly_move_the_estimate() -> None:
     """In deadline mode nearly every tick ends with a refusal; that must not make it an optimist."""
-    costs = StepCosts()
+    costs = TextCosts()
     for _ in range(300):
         costs.record(1, 0.01)
         costs.record(1, 0.01)
@@ -230,7 +231,7 @@ def test_usual_refusals_hardly_move_the_estimate() -> None:
 def test_a_prediction_is_never_below_what_a_smaller_step_took(
     records: list[tuple[int, float]], rows: int
 ) -> None:
-    costs = StepCosts()
+    costs = TextCosts()
     for measured, seconds in records:
         costs.record(measured, seconds)
     seen = [seconds for _, seconds in records]
@@ -243,7 +244,7 @@ def test_a_prediction_is_never_below_what_a_smaller_step_took(
 
 
 def test_unmeasured_buckets_borrow_without_optimism() -> None:
-    costs = StepCosts()
+    costs = TextCosts()
     assert costs.predict(5) == 0
     costs.record(8, 0.02)
     assert costs.predict(1) == 0.02  # the next larger one's
@@ -253,9 +254,9 @@ def test_unmeasured_buckets_borrow_without_optimism() -> None:
 @given(st.integers(1, 64))
 def test_buckets_are_the_smallest_that_hold(rows: int) -> None:
     bucket = bucket_of(rows)
-    assert bucket in BUCKETS
+    assert bucket in ROW_BUCKETS
     assert rows <= bucket
-    assert all(other < rows for other in BUCKETS if other < bucket)
+    assert all(other < rows for other in ROW_BUCKETS if other < bucket)
 
 
 @pytest.mark.parametrize("rows", [0, 65])
@@ -272,3 +273,39 @@ def test_rows_beyond_the_buckets_are_an_error(rows: int) -> None:
 def test_wrong_budgets_are_named(options: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Budget(**options)  # type: ignore[arg-type]
+
+
+# -- completing prefixes and forking suffix slots ------------------------------------------------
+
+
+def test_no_prefix_is_completed_and_no_suffix_forked_once_the_tick_is_due() -> None:
+    """Each takes 10 ms, as a step does; what found no time is done in the next tick, before its steps."""
+    engine, model, clock = _busy(texts=3)
+    for method in ("complete", "fork"):
+        model.before[method] = lambda: clock.sleep(0.01)
+    engine.advance(Budget(steps=9), clock.now + 0.025)  # complete, fork, fork
+    assert (model.calls["complete"], model.calls["fork"], model.calls["extend"]) == (1, 2, 0)
+    engine.check_integrity()
+    engine.advance(Budget(steps=9), clock.now + 0.015)  # fork and one step
+    assert (model.calls["complete"], model.calls["fork"], model.calls["extend"]) == (1, 3, 1)
+    assert model.steps == [3]
+
+
+def test_a_deadline_leaves_time_for_a_fork_as_for_a_step() -> None:
+    engine, model, clock = _busy()
+    model.before["fork"] = lambda: clock.sleep(0.01)
+    engine.advance(Budget(steps=1), clock.now + 1.0)  # learns that it takes 10 ms
+    with engine.observe(see(2)) as encoded:
+        engine.ask(encoded, TextTask(kind="memory", prompt="a", max_tokens=250))
+    budget = Budget(steps=5, mode="deadline", margin=0.005)
+    engine.advance(budget, clock.now + 0.012)
+    assert model.calls["fork"] == 1
+    engine.advance(budget, clock.now + 0.03)
+    assert model.calls["fork"] == 2
+
+
+def test_a_prefix_without_texts_is_never_completed() -> None:
+    engine, model = build()
+    engine.observe(see(1)).close()
+    engine.advance(Budget(steps=4))
+    assert model.calls["complete"] == 0

@@ -2,7 +2,7 @@
 """The planned slots are enough for the configured load at its worst, and hardly more than that.
 
 Worst: every text runs to its token limit (a model that never says its end token), every cadence
-falls on tick 1, and questions come in the pattern that holds the most frames.
+falls on tick 1, and questions come in the pattern that holds the most prefixes.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ TICKS = 200
 def _simulate(
     loads: list[Load], budget: Budget, mode: str, ticks: int = TICKS, draft: int = 0
 ) -> tuple[int, int, int, int]:
-    """Run the worst case on the planned slots; returns planned and most used frames and suffixes.
+    """Run the worst case on the planned slots; returns planned and most used prefixes and suffixes.
 
     Questions keep `at_once` under way: a new one comes whenever there are fewer, one a tick.
     """
-    share, batch = MODES[mode]
-    capacity = plan_capacity(loads, budget, share=share, batch=batch, draft=draft)
+    capacity = plan_capacity(loads, budget, mode=mode, draft=draft)
     engine, model = build(
         mode=mode,
-        frames=capacity.frames,
+        prefixes=capacity.prefixes,
         suffixes=capacity.suffixes,
         suffix_tokens=capacity.suffix_tokens,
         max_rows=capacity.max_rows,
@@ -41,12 +40,12 @@ def _simulate(
     used = np.zeros(2, dtype=int)
 
     def look() -> None:
-        used[:] = np.maximum(used, (engine.frames.used, engine.suffixes.used))
+        used[:] = np.maximum(used, (engine.prefixes.used, engine.suffixes.used))
 
     model.before["extend"] = look
     asked: dict[int, int] = {}  # request -> its load
     for tick in range(1, ticks + 1):
-        with engine.observe(see(tick)) as frame:
+        with engine.observe(see(tick)) as encoded:
             look()
             for number, load in enumerate(loads):
                 under_way = sum(place == number for place in asked.values())
@@ -55,13 +54,13 @@ def _simulate(
                     task = TextTask(
                         kind=f"kind {number}", prompt="a" * load.prompt_tokens, max_tokens=load.max_tokens
                     )
-                    asked[engine.ask(frame, task)] = number
+                    asked[engine.ask(encoded, task)] = number
         for text in engine.advance(budget):
             assert text.finish_reason is FinishReason.LENGTH, f"tick {tick}: {text.finish_reason}"
             del asked[text.id]
         engine.check_integrity()
         look()
-    return capacity.frames, int(used[0]), capacity.suffixes, int(used[1])
+    return capacity.prefixes, int(used[0]), capacity.suffixes, int(used[1])
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -86,15 +85,15 @@ def test_a_usual_load_fits_for_long(mode: str, draft: int) -> None:
 
 @pytest.mark.parametrize("mode", ["shared", "isolated"])
 def test_one_text_at_a_time_needs_one_slot(mode: str) -> None:
-    frames, _, suffixes, used = _simulate([*ROBOT, QUESTIONS], Budget(steps=4), mode, ticks=10)
-    assert (frames, suffixes, used) == (2, 1, 1)
+    prefixes, _, suffixes, used = _simulate([*ROBOT, QUESTIONS], Budget(steps=4), mode, ticks=10)
+    assert (prefixes, suffixes, used) == (2, 1, 1)
 
 
 def test_questions_of_earlier_ticks_hold_frames_beside_the_recurring_ones() -> None:
-    """Three frames of the recurring text and four of older questions: seven at once."""
+    """Three prefixes of the recurring text and four of older questions: seven at once."""
     loads = [Load(3, 1), Load(24, 1, every_n_ticks=0, at_once=4)]
-    frames, used, _, _ = _simulate(loads, Budget(steps=1), "oxygen", ticks=60)
-    assert (frames, used) == (8, 7)
+    prefixes, used, _, _ = _simulate(loads, Budget(steps=1), "oxygen", ticks=60)
+    assert (prefixes, used) == (8, 7)
 
 
 def test_long_prompts_through_few_rows_take_steps_of_their_own() -> None:
@@ -135,9 +134,9 @@ def test_one_kind_is_planned_without_slack_but_the_next_observations_frame(
     load: Load, steps: int, share: bool
 ) -> None:
     mode = "oxygen" if share else "batched"
-    frames, used, suffixes, most = _simulate([load], Budget(steps=steps), mode, ticks=40)
+    prefixes, used, suffixes, most = _simulate([load], Budget(steps=steps), mode, ticks=40)
     assert suffixes == most
-    assert frames <= used + 1
+    assert prefixes <= used + 1
 
 
 @settings(max_examples=25)
@@ -155,15 +154,14 @@ def test_ticks_of_text_is_a_ceiling(tokens: int, steps: int, ticks: int) -> None
 
 
 def test_the_plan_of_a_known_load() -> None:
-    """30 tokens at 4 a tick live 8 ticks, 20 tokens every 5 ticks live 5: 8 + 1 texts, 8 frames."""
-    plan = plan_capacity(ROBOT, Budget(steps=4), share=True, batch=True, draft=3)
-    assert (plan.frames, plan.suffixes, plan.suffix_tokens, plan.max_rows) == (9, 9, 41, 64)
-    alone = plan_capacity(ROBOT, Budget(steps=4), share=False, batch=True)
-    assert (alone.frames, alone.suffixes) == (10, 9)
+    """30 tokens at 4 a tick live 8 ticks, 20 tokens every 5 ticks live 5: 8 + 1 texts, 8 prefixes."""
+    plan = plan_capacity(ROBOT, Budget(steps=4), draft=3)
+    assert (plan.prefixes, plan.suffixes, plan.suffix_tokens, plan.max_rows) == (9, 9, 41, 64)
+    alone = plan_capacity(ROBOT, Budget(steps=4), mode="batched")
+    assert (alone.prefixes, alone.suffixes) == (10, 9)
 
 
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_no_text_at_all_still_has_the_two_frames_of_actions(mode: str) -> None:
-    share, batch = MODES[mode]
-    plan = plan_capacity([], Budget(), share=share, batch=batch)
-    assert (plan.frames, plan.suffixes) == (2, 1)
+    plan = plan_capacity([], Budget(), mode=mode)
+    assert (plan.prefixes, plan.suffixes) == (2, 1)

@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from engine_toy import SPEC, ToyModel, build, chunk_of, recite, see
+from engine_toy import EXPERT, ToyModel, answer, build, chunk_of, memory, narration, recite, run_tick, see
 
 from oxygen_ros.engine import (
     MODES,
-    Answer,
     Budget,
     Engine,
     FinishedText,
     FinishReason,
-    Memory,
-    Narration,
-    Recurring,
     Session,
+    TextKind,
     TextTask,
 )
 
@@ -37,15 +36,17 @@ def _break_after(model: ToyModel, method: str, calls: int) -> None:
 
 
 @pytest.mark.parametrize("mode", sorted(MODES))
-@pytest.mark.parametrize("method", ["process", "encode", "denoise", "fork", "extend", "detokenize"])
+@pytest.mark.parametrize(
+    "method", ["process", "encode", "denoise", "complete", "fork", "extend", "detokenize"]
+)
 @pytest.mark.parametrize("calls", [1, 2, 5])
 def test_the_session_goes_on_after_an_error(mode: str, method: str, calls: int) -> None:
-    engine, model = build(mode=mode, frames=12, suffixes=12)
-    recurring = [
-        Recurring(Memory(max_tokens=6, stop=("zz",))),
-        Recurring(Narration(max_tokens=9, stop=("zz",)), every_n_ticks=2),
+    engine, model = build(mode=mode, prefixes=12, suffixes=12)
+    kinds = [
+        TextKind(memory(max_tokens=6, stop=("zz",)), every_n_ticks=1, feed_after=4),
+        TextKind(narration(max_tokens=9, stop=("zz",)), every_n_ticks=2),
     ]
-    session = Session(engine, recurring, Budget(steps=2), memory_lag=4)
+    session = Session(engine, kinds, Budget(steps=2))
     ended: list[FinishedText] = []
     observed = see(0)
     failed = 0
@@ -53,12 +54,12 @@ def test_the_session_goes_on_after_an_error(mode: str, method: str, calls: int) 
         if tick == 4:
             _break_after(model, method, calls)
         try:
-            report = session.tick(tick, observed.images, observed.joints, lambda *_: None)
+            report = run_tick(session, observed, stamp=tick)
         except Broken:
             failed += 1
             model.before.clear()
             ended += session.stop(FinishReason.ERROR)
-            assert (engine.live, engine.frames.used, engine.suffixes.used) == (0, 0, 0)
+            assert (engine.live, engine.prefixes.used, engine.suffixes.used) == (0, 0, 0)
         else:
             ended += report.finished
         engine.check_integrity()
@@ -77,11 +78,11 @@ def test_the_session_goes_on_after_an_error(mode: str, method: str, calls: int) 
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_a_finished_text_survives_an_error_of_the_same_tick(mode: str) -> None:
     """A text that came to its end before the model broke is reported with its own reason."""
-    short, long = TextTask(kind="memory", prompt="ab", max_tokens=1), Narration(max_tokens=20)
+    short, long = TextTask(kind="memory", prompt="ab", max_tokens=1), narration(max_tokens=20)
     observation = next(see(1, c) for c in range(99) if len(recite(see(1, c), long).tokens) > 4)
     engine, model = build(mode=mode)
-    with engine.observe(observation) as frame:
-        first, second = engine.ask(frame, short), engine.ask(frame, long)
+    with engine.observe(observation) as encoded:
+        first, second = engine.ask(encoded, short), engine.ask(encoded, long)
     _break_after(model, "extend", 3)
     with pytest.raises(Broken):
         engine.advance(Budget(steps=4))
@@ -97,9 +98,9 @@ def test_an_observation_that_does_not_fit_takes_no_slot() -> None:
     with pytest.raises(ValueError, match='camera "top" is missing'):
         engine.observe(type(bad)(1, {}, bad.joints, ""))
     engine.check_integrity()
-    assert engine.frames.used == 0
-    with engine.observe(see(2)) as frame:
-        assert (engine.act(frame) == chunk_of(see(2))).all()
+    assert engine.prefixes.used == 0
+    with engine.observe(see(2)) as encoded:
+        assert (engine.act(encoded) == chunk_of(see(2))).all()
 
 
 def test_a_closed_frame_is_not_read_again() -> None:
@@ -109,16 +110,16 @@ def test_a_closed_frame_is_not_read_again() -> None:
         pass
     with engine.observe(see(2, 5)) as new:
         assert new.slot == old.slot
-        for use in (lambda: engine.act(old), lambda: engine.ask(old, Memory())):
-            with pytest.raises(RuntimeError, match="frame of tick 1 is closed"):
+        for use in (lambda: engine.act(old), lambda: engine.ask(old, memory())):
+            with pytest.raises(RuntimeError, match="observation of tick 1 is closed"):
                 use()
         engine.check_integrity()
 
 
 def _ask(task: TextTask, suffix_tokens: int = 20) -> Engine:
     engine, _ = build(suffix_tokens=suffix_tokens)
-    with engine.observe(see(1)) as frame:
-        engine.ask(frame, task)
+    with engine.observe(see(1)) as encoded:
+        engine.ask(encoded, task)
     return engine
 
 
@@ -137,10 +138,10 @@ def test_a_task_that_cannot_run_is_an_error_that_names_it(task: TextTask, words:
 
 def test_a_refused_task_holds_nothing() -> None:
     engine, _ = build(suffix_tokens=20)
-    with engine.observe(see(1)) as frame, pytest.raises(ValueError, match="room"):
-        engine.ask(frame, Answer("a" * 30))
+    with engine.observe(see(1)) as encoded, pytest.raises(ValueError, match="room"):
+        engine.ask(encoded, answer("a" * 30))
     engine.check_integrity()
-    assert (engine.live, engine.frames.used) == (0, 0)
+    assert (engine.live, engine.prefixes.used) == (0, 0)
 
 
 def test_the_longest_prompt_that_fits_runs_to_its_limit() -> None:
@@ -150,15 +151,16 @@ def test_the_longest_prompt_that_fits_runs_to_its_limit() -> None:
 
 
 def test_all_frames_open_is_an_error_that_says_the_cure() -> None:
-    engine, _ = build(frames=2)
-    open_frames = [engine.observe(see(stamp)) for stamp in (1, 2)]
-    with pytest.raises(RuntimeError, match=r"all 2 frame slots are held: close"):
+    engine, _ = build(prefixes=2)
+    opened = [engine.observe(see(stamp)) for stamp in (1, 2)]
+    who = r"open `with` block of tick 1, open `with` block of tick 2"
+    with pytest.raises(RuntimeError, match=rf"all 2 prefix slots are held \({who}\): leave"):
         engine.observe(see(3))
     engine.check_integrity()
-    for frame in open_frames:
-        frame.close()
-        frame.close()  # a second close does nothing
-    assert engine.frames.used == 0
+    for encoded in opened:
+        encoded.close()
+        encoded.close()  # a second close does nothing
+    assert engine.prefixes.used == 0
     engine.check_integrity()
 
 
@@ -166,7 +168,7 @@ def test_all_frames_open_is_an_error_that_says_the_cure() -> None:
     ("options", "words"),
     [
         ({"when_full": "grow"}, 'got "grow"'),
-        ({"frames": 1}, "2 frame slots"),
+        ({"prefixes": 1}, "2 prefix slots"),
         ({"draft": -1}, "draft length"),
     ],
 )
@@ -188,10 +190,49 @@ def test_wrong_options_are_named(options: dict[str, object], words: str) -> None
 )
 def test_wrong_limits_of_a_task_are_named(limits: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=f"memory: .*{words}"):
-        Memory(**limits)  # type: ignore[arg-type]
+        memory(**limits)  # type: ignore[arg-type]
 
 
 def test_the_spec_is_the_one_the_chunk_has() -> None:
     engine, _ = build()
-    with engine.observe(see(1)) as frame:
-        assert engine.act(frame).shape == (SPEC.horizon, len(SPEC.action_joints))
+    with engine.observe(see(1)) as encoded:
+        assert engine.act(encoded).shape == (EXPERT.horizon, EXPERT.action_space.size)
+
+
+@pytest.mark.parametrize("mode", ["oxygen", "batched"])
+def test_an_ended_text_keeps_its_reason_when_the_next_tick_finds_it_old(mode: str) -> None:
+    """`advance` raised after a text had come to its end; when it is called again the text is over age too."""
+    short = TextTask(kind="memory", prompt="ab", max_tokens=1, max_age=1)
+    long = narration(max_tokens=20, max_age=9)
+    observation = next(see(1, c) for c in range(99) if len(recite(see(1, c), long).tokens) > 4)
+    engine, model = build(mode=mode)
+    with engine.observe(observation) as encoded:
+        first = engine.ask(encoded, short)
+        engine.ask(encoded, long)
+    _break_after(model, "extend", 3)
+    with pytest.raises(Broken):
+        engine.advance(Budget(steps=4))
+    engine.check_integrity()
+    model.before.clear()
+    engine.observe(see(2)).close()
+    (text,) = engine.advance(Budget(steps=1))
+    assert (text.id, text.finish_reason) == (first, recite(observation, short).reason)
+    assert engine.counters.expired == 0
+    engine.check_integrity()
+
+
+def test_the_holders_of_a_full_pool_are_named() -> None:
+    engine, _ = build(prefixes=2)
+    with engine.observe(see(1)) as encoded:
+        engine.ask(encoded, memory())
+    engine.advance(Budget(steps=0))
+    with engine.observe(see(2)), pytest.raises(RuntimeError, match=r"of tick 2, memory 1 of tick 1"):
+        engine.observe(see(3))
+
+
+def test_a_model_that_cannot_rewind_takes_no_drafts() -> None:
+    model = ToyModel()
+    model.spec = replace(model.spec, can_rewind=False)
+    with pytest.raises(ValueError, match="drafts of 4 tokens: a toy model cannot take back a wrong one"):
+        build(model=model, draft=4)
+    build(model=model)

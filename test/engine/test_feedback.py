@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memories and subtasks enter the prompt at exactly t + lag, or are dropped and counted."""
+"""Texts that are fed back enter the prompt at exactly t + lag, or are dropped and counted."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oxygen_ros.engine import FinishedText, FinishReason, Memory
+from oxygen_ros.engine import FinishedText, FinishReason, TextTask
 from oxygen_ros.engine.feedback import Feedback
 
 
 def _text(asked: int, text: str, reason: FinishReason = FinishReason.EOS) -> FinishedText:
     return FinishedText(
-        id=asked, task=Memory(), text=text, finish_reason=reason, stamp=asked, instruction="", memory="",
-        subtask="", tick_asked=asked, tick_finished=asked, tokens=(), steps=1, seconds=0.0,
+        id=asked, task=TextTask(kind="memory", prompt="Memory: "), text=text, finish_reason=reason,
+        stamp=asked, instruction="", feedback={}, tick_asked=asked, tick_finished=asked, tokens=(), steps=1,
+        seconds=0.0,
     )  # fmt: skip
 
 

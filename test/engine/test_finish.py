@@ -7,6 +7,7 @@ import pytest
 from engine_toy import PIECES, FakeClock, Recital, build, recite, see
 
 from oxygen_ros.engine import MODES, Budget, Engine, FinishedText, FinishReason, TextTask
+from oxygen_ros.engine.engine import cut_at_stop
 from oxygen_ros.observation import Observation
 
 BASE = {"kind": "memory", "prompt": "abc", "max_tokens": 16}
@@ -23,14 +24,14 @@ def _find(reason: FinishReason, at_least: int = 4) -> tuple[Observation, Recital
 
 def _run(observation: Observation, mode: str = "oxygen", **limits: object) -> tuple[Engine, FinishedText]:
     engine, _ = build(mode=mode)
-    with engine.observe(observation) as frame:
-        engine.ask(frame, TextTask(**{**BASE, **limits}))  # type: ignore[arg-type]
+    with engine.observe(observation) as encoded:
+        engine.ask(encoded, TextTask(**{**BASE, **limits}))  # type: ignore[arg-type]
     done: list[FinishedText] = []
     while not done:
         done = engine.advance(Budget(steps=3))
         engine.check_integrity()
     assert engine.advance(Budget(steps=3)) == []
-    assert (engine.live, engine.frames.used, engine.suffixes.used) == (0, 0, 0)
+    assert (engine.live, engine.prefixes.used, engine.suffixes.used) == (0, 0, 0)
     (text,) = done
     return engine, text
 
@@ -81,8 +82,8 @@ def test_age_ends_a_text_after_that_many_ticks() -> None:
     """Asked at tick 1 with an age of 3: it advances in ticks 1, 2 and 3, and expires in tick 4."""
     observation, alone = _find(FinishReason.LENGTH)
     engine, _ = build()
-    with engine.observe(observation) as frame:
-        engine.ask(frame, TextTask(**BASE, max_age=3))  # type: ignore[arg-type]
+    with engine.observe(observation) as encoded:
+        engine.ask(encoded, TextTask(**BASE, max_age=3))  # type: ignore[arg-type]
     for tick in (1, 2, 3):
         if tick > 1:
             engine.observe(see(tick)).close()
@@ -98,8 +99,8 @@ def test_with_no_slack_at_all_texts_expire_and_are_reported() -> None:
     engine, _ = build()
     ended: list[FinishedText] = []
     for tick in range(1, 21):
-        with engine.observe(see(tick)) as frame:
-            engine.ask(frame, TextTask(**BASE, max_age=2))  # type: ignore[arg-type]
+        with engine.observe(see(tick)) as encoded:
+            engine.ask(encoded, TextTask(**BASE, max_age=2))  # type: ignore[arg-type]
         ended += engine.advance(Budget(steps=4), due=engine.clock())
         engine.check_integrity()
     assert [text.id for text in ended] == list(range(1, 19))
@@ -113,8 +114,8 @@ def test_cancel_ends_one_or_all(waiting: bool, reason: FinishReason) -> None:
     """Those still waiting for admission as well."""
     observation, alone = _find(FinishReason.LENGTH)
     engine, _ = build()
-    with engine.observe(observation) as frame:
-        ids = [engine.ask(frame, TextTask(**BASE)) for _ in range(3)]  # type: ignore[arg-type]
+    with engine.observe(observation) as encoded:
+        ids = [engine.ask(encoded, TextTask(**BASE)) for _ in range(3)]  # type: ignore[arg-type]
     tokens = () if waiting else alone.tokens[:2]
     if not waiting:
         engine.advance(Budget(steps=2))
@@ -125,14 +126,14 @@ def test_cancel_ends_one_or_all(waiting: bool, reason: FinishReason) -> None:
     assert {text.id for text in engine.cancel(reason)} == {ids[0], ids[2]}
     assert engine.cancel(reason) == []
     engine.check_integrity()
-    assert (engine.live, engine.frames.used, engine.counters.cancelled) == (0, 0, 3)
+    assert (engine.live, engine.prefixes.used, engine.counters.cancelled) == (0, 0, 3)
 
 
 def test_the_others_go_on_after_one_is_cancelled() -> None:
     observation, alone = _find(FinishReason.LENGTH)
     engine, _ = build()
-    with engine.observe(observation) as frame:
-        first, second = (engine.ask(frame, TextTask(**BASE)) for _ in range(2))  # type: ignore[arg-type]
+    with engine.observe(observation) as encoded:
+        first, second = (engine.ask(encoded, TextTask(**BASE)) for _ in range(2))  # type: ignore[arg-type]
     engine.advance(Budget(steps=3))
     engine.cancel(FinishReason.CANCELLED, first)
     (text,) = engine.advance(Budget(steps=30))
@@ -147,8 +148,8 @@ def test_rejected_and_dropped_are_reported() -> None:
         engine, _ = build(suffixes=1, when_full=when_full)
         ended: list[FinishedText] = []
         for tick in (1, 2):
-            with engine.observe(see(tick)) as frame:
-                engine.ask(frame, TextTask(**BASE))  # type: ignore[arg-type]
+            with engine.observe(see(tick)) as encoded:
+                engine.ask(encoded, TextTask(**BASE))  # type: ignore[arg-type]
             ended += engine.advance(Budget(steps=1))
         assert [(text.id, text.finish_reason) for text in ended] == [(loser, reason)]
         assert not reason.is_complete
@@ -157,8 +158,21 @@ def test_rejected_and_dropped_are_reported() -> None:
 def test_seconds_run_from_the_question_to_the_end() -> None:
     clock = FakeClock()
     engine, _ = build(clock=clock)
-    with engine.observe(see(1)) as frame:
-        engine.ask(frame, TextTask(kind="memory", prompt="a", max_tokens=1))
+    with engine.observe(see(1)) as encoded:
+        engine.ask(encoded, TextTask(kind="memory", prompt="a", max_tokens=1))
     clock.sleep(2.5)
     (text,) = engine.advance(Budget(steps=1))
     assert text.seconds == pytest.approx(2.5)
+
+
+def test_a_text_is_cut_at_the_first_of_several_occurrences_of_a_stop() -> None:
+    """One token may hold a stop text more than once."""
+    assert cut_at_stop("go. stop. end.", (".",)) == "go"
+    assert cut_at_stop("go! stop. end!", (".", "!")) == "go"
+    assert cut_at_stop("...", ("..",)) == ""
+    assert cut_at_stop("go on", (".",)) == "go on"
+
+
+def test_a_task_tells_its_prompt_with_the_words_filled_in() -> None:
+    task = TextTask(kind="answer", prompt="Q {question} {other} A", words={"question": "{other}?"})
+    assert task.text == "Q {other}? {other} A"

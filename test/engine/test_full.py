@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When text is full: a policy and a counter, never an error, never a lost frame slot."""
+"""When text is full: a policy and a counter, never an error, never a lost prefix slot."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NONE = Budget(steps=0)
 
 
 def _task(kind: str = "memory", max_tokens: int = 30) -> TextTask:
-    return TextTask(kind=kind, prompt="abc", max_tokens=max_tokens)
+    return TextTask(kind=kind, prompt="abc", max_tokens=max_tokens, priority=10 * (kind == "answer"))
 
 
 def _tick(engine: Engine, stamp: int, *kinds: str) -> tuple[list[int], list[FinishedText]]:
     """One tick that asks for `kinds` and advances by no step."""
-    with engine.observe(see(stamp)) as frame:
-        ids = [engine.ask(frame, _task(kind)) for kind in kinds]
+    with engine.observe(see(stamp)) as encoded:
+        ids = [engine.ask(encoded, _task(kind)) for kind in kinds]
     done = engine.advance(NONE)
     engine.check_integrity()
     return ids, done
@@ -36,8 +36,8 @@ def test_reject_new_keeps_the_old() -> None:
     assert done == []
     (third,), done = _tick(engine, 2, "memory")
     assert _reasons(done) == {third: FinishReason.REJECTED}
-    assert [request.id for request in engine.scheduler.live] == [first, second]
-    assert (engine.counters.rejected, engine.counters.dropped, engine.frames.used) == (1, 0, 1)
+    assert [request.id for request in engine._scheduler.live] == [first, second]
+    assert (engine.counters.rejected, engine.counters.dropped, engine.prefixes.used) == (1, 0, 1)
     assert (done[0].tokens, done[0].text, done[0].steps) == ((), "", 0)
 
 
@@ -46,14 +46,14 @@ def test_drop_oldest_makes_room_for_the_new() -> None:
     (first, second), _ = _tick(engine, 1, "memory", "narration")
     (third,), done = _tick(engine, 2, "memory")
     assert _reasons(done) == {first: FinishReason.DROPPED}
-    assert [request.id for request in engine.scheduler.live] == [second, third]
+    assert [request.id for request in engine._scheduler.live] == [second, third]
     assert (engine.counters.rejected, engine.counters.dropped) == (0, 1)
 
 
 def test_a_dropped_text_keeps_what_it_had() -> None:
     engine, _ = build(suffixes=1, when_full="drop_oldest")
-    with engine.observe(see(1, 1)) as frame:
-        engine.ask(frame, _task())
+    with engine.observe(see(1, 1)) as encoded:
+        engine.ask(encoded, _task())
     engine.advance(Budget(steps=2))
     _, (text,) = _tick(engine, 2, "memory")
     assert (text.finish_reason, len(text.tokens), text.steps) == (FinishReason.DROPPED, 2, 2)
@@ -63,7 +63,7 @@ def test_a_dropped_text_keeps_what_it_had() -> None:
 def test_an_answer_is_admitted_before_its_tick_mates(when_full: str) -> None:
     engine, _ = build(suffixes=2, when_full=when_full)
     (memory, narration, answer), done = _tick(engine, 1, "memory", "narration", "answer")
-    assert [request.id for request in engine.scheduler.live] == [answer, memory]
+    assert [request.id for request in engine._scheduler.live] == [answer, memory]
     assert _reasons(done) == {narration: FinishReason.REJECTED}
 
 
@@ -73,56 +73,56 @@ def test_drop_oldest_never_drops_a_tick_mate() -> None:
     (old,), _ = _tick(engine, 1, "memory")
     (memory, answer), done = _tick(engine, 2, "memory", "answer")
     assert _reasons(done) == {old: FinishReason.DROPPED, memory: FinishReason.REJECTED}
-    assert [request.id for request in engine.scheduler.live] == [answer]
+    assert [request.id for request in engine._scheduler.live] == [answer]
 
 
 def test_frames_can_be_what_is_short() -> None:
-    """Three frame slots: texts may hold two, the third is the next observation's."""
-    engine, _ = build(frames=3, suffixes=8)
+    """Three prefix slots: texts may hold two, the third is the next observation's."""
+    engine, _ = build(prefixes=3, suffixes=8)
     for stamp in (1, 2):
         assert _tick(engine, stamp, "memory", "narration")[1] == []
     ids, done = _tick(engine, 3, "memory", "answer")
     assert _reasons(done) == dict.fromkeys(ids, FinishReason.REJECTED)
-    assert (engine.frames.used, engine.suffixes.used) == (2, 4)
+    assert (engine.prefixes.used, engine.suffixes.used) == (2, 4)
 
 
 def test_drop_oldest_frees_a_frame_by_dropping_all_its_readers() -> None:
-    engine, _ = build(frames=3, suffixes=8, when_full="drop_oldest")
+    engine, _ = build(prefixes=3, suffixes=8, when_full="drop_oldest")
     (first, second), _ = _tick(engine, 1, "memory", "narration")
     _tick(engine, 2, "memory")
     _, done = _tick(engine, 3, "memory")
     assert _reasons(done) == {first: FinishReason.DROPPED, second: FinishReason.DROPPED}
-    assert engine.frames.used == 2
+    assert engine.prefixes.used == 2
 
 
 @settings(max_examples=120)
 @given(
     mode=st.sampled_from(("oxygen", "batched", "shared", "isolated")),
-    frames=st.integers(2, 4),
+    prefixes=st.integers(2, 4),
     suffixes=st.integers(1, 8),
     when_full=st.sampled_from(("reject_new", "drop_oldest")),
     load=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.booleans()), min_size=1, max_size=15),
 )
 def test_observe_never_fails_while_earlier_frames_are_closed(
-    mode: str, frames: int, suffixes: int, when_full: str, load: list[tuple[int, int, bool]]
+    mode: str, prefixes: int, suffixes: int, when_full: str, load: list[tuple[int, int, bool]]
 ) -> None:
-    engine, _ = build(mode=mode, frames=frames, suffixes=suffixes, when_full=when_full)
+    engine, _ = build(mode=mode, prefixes=prefixes, suffixes=suffixes, when_full=when_full)
     for stamp, (asks, steps, inside) in enumerate(load):
-        with engine.observe(see(stamp)) as frame:
+        with engine.observe(see(stamp)) as encoded:
             for number in range(asks):
-                engine.ask(frame, _task("answer" if number == 2 else "memory", max_tokens=5))
+                engine.ask(encoded, _task("answer" if number == 2 else "memory", max_tokens=5))
             if inside:
                 engine.advance(Budget(steps=steps))
                 engine.check_integrity()
         engine.advance(Budget(steps=steps))
         engine.check_integrity()
-        assert engine.frames.free >= 1
-        if when_full == "drop_oldest" and asks and steps == 0 and engine.batch and not inside:
-            assert any(request.frame.observation.stamp == stamp for request in engine.scheduler.live)
+        assert engine.prefixes.free >= 1
+        if when_full == "drop_oldest" and asks and steps == 0 and engine.batches and not inside:
+            assert any(request.encoded.observation.stamp == stamp for request in engine._scheduler.live)
 
 
 def test_no_memory_grows_however_much_is_asked() -> None:
-    engine, model = build(frames=3, suffixes=3, when_full="drop_oldest")
+    engine, model = build(prefixes=3, suffixes=3, when_full="drop_oldest")
     bytes_before, pools = model.pool_bytes(), (model.prefixes, model.suffixes)
     for stamp in range(50):
         _tick(engine, stamp, *["memory"] * 5)

@@ -6,24 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from engine_toy import build, prefix_of, recite, see
+from engine_toy import ToyModel, answer, build, memory, narration, prefix_of, recite, run_tick, see, subtask
 
-from oxygen_ros.engine import (
-    MODES,
-    Answer,
-    Budget,
-    FinishedText,
-    FinishReason,
-    Memory,
-    Narration,
-    Recurring,
-    Session,
-    Subtask,
-    TickReport,
-)
+from oxygen_ros.engine import MODES, Budget, FinishedText, FinishReason, Session, TextKind, TickReport
 from oxygen_ros.observation import Observation
 
-SUBTASK = Subtask(max_tokens=6)
+SUBTASK = subtask(max_tokens=6)
 LAG = 3  # ceil(6 / 4) + 1
 TOO_LONG = 40
 
@@ -36,55 +24,55 @@ class Run:
 
     def tick(self) -> TickReport:
         stamp = len(self.observations) + 1
-        given = see(stamp, stamp // 2)
-        report = self.session.tick(
-            given.stamp,
-            given.images,
-            given.joints,
-            lambda tick, seen, actions: self.observations.append(seen),
+        report = run_tick(
+            self.session,
+            see(stamp, stamp // 2),
+            lambda started: self.observations.append(started.observation),
         )
         self.texts += report.finished
         self.session.engine.check_integrity()
         return report
 
 
-def _start(recurring: list[Recurring], mode: str = "oxygen", steps: int = 4, **options: object) -> Run:
-    engine, model = build(mode=mode, frames=30, suffixes=30)
-    inner = model.process
+class Terse(ToyModel):
+    """Its prompt has little room."""
 
-    def process(observation: Observation) -> object:
-        if len(observation.instruction) > TOO_LONG:
-            raise ValueError(f'the instruction "{observation.instruction[:9]}..." is too long: shorten it')
-        return inner(observation)
+    def check_instruction(self, instruction: str) -> None:
+        if len(instruction) > TOO_LONG:
+            raise ValueError(f'the instruction "{instruction[:9]}..." is too long: shorten it')
 
-    model.process = process  # type: ignore[assignment, method-assign]
-    return Run(
-        Session(engine, recurring, Budget(steps=steps), instruction="tidy up", memory_lag=9, **options)
-    )  # type: ignore[arg-type]
+
+def _start(kinds: list[TextKind], mode: str = "oxygen", steps: int = 4) -> Run:
+    engine, _ = build(mode=mode, prefixes=30, suffixes=30, model=Terse())
+    return Run(Session(engine, kinds, Budget(steps=steps), instruction="tidy up"))
+
+
+def _fed(observation: Observation) -> str:
+    return observation.feedback.get("subtask", "")
 
 
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_a_subtask_asked_at_t_stands_in_the_prompt_of_t_plus_lag(mode: str) -> None:
-    run = _start([Recurring(SUBTASK, every_n_ticks=2)], mode, subtask_lag=LAG)
+    run = _start([TextKind(SUBTASK, every_n_ticks=2, feed_after=LAG)], mode)
     for _ in range(12):
         run.tick()
     for tick, seen in enumerate(run.observations, start=1):
         asked = [t for t in range(1, tick - LAG + 1) if (t - 1) % 2 == 0]
         expected = recite(run.observations[asked[-1] - 1], SUBTASK).text if asked else ""
-        assert seen.subtask == expected
-    assert len({seen.subtask for seen in run.observations}) > 2
+        assert _fed(seen) == expected
+    assert len({_fed(seen) for seen in run.observations}) > 2
     for text in run.texts:
         asked_about = run.observations[text.tick_asked - 1]
         # What is told of a text is all that the toy's prefix depends on, beside image and joints.
-        assert (text.instruction, text.memory, text.subtask) == ("tidy up", "", asked_about.subtask)
+        assert (text.instruction, text.feedback) == ("tidy up", asked_about.feedback)
 
 
 def test_subtasks_stay_out_of_the_prompt_unless_fed() -> None:
-    run = _start([Recurring(SUBTASK)])
+    run = _start([TextKind(SUBTASK, every_n_ticks=1)])
     for _ in range(6):
-        assert run.tick().subtask == ""
+        assert run.tick().feedback == {}
     assert {text.kind for text in run.texts} == {"subtask"}
-    assert all(seen.subtask == "" for seen in run.observations)
+    assert all(seen.feedback == {} for seen in run.observations)
     fed, plain = see(1), see(1)
     assert (prefix_of(fed) == prefix_of(plain)).all()
 
@@ -92,9 +80,9 @@ def test_subtasks_stay_out_of_the_prompt_unless_fed() -> None:
 def test_a_kind_may_be_asked_at_new_instructions_only_or_besides() -> None:
     run = _start(
         [
-            Recurring(SUBTASK, every_n_ticks=0, on_instruction=True),
-            Recurring(Narration(max_tokens=2), every_n_ticks=5, on_instruction=True),
-            Recurring(Memory(max_tokens=2), every_n_ticks=5),
+            TextKind(SUBTASK, on_instruction=True),
+            TextKind(narration(max_tokens=2), every_n_ticks=5, on_instruction=True),
+            TextKind(memory(max_tokens=2), every_n_ticks=5),
         ]
     )
     for tick in range(1, 13):
@@ -105,17 +93,18 @@ def test_a_kind_may_be_asked_at_new_instructions_only_or_besides() -> None:
     kinds = ("subtask", "narration", "memory")
     asked = {kind: sorted(t.tick_asked for t in run.texts if t.kind == kind) for kind in kinds}
     assert asked == {"subtask": [1, 4, 6], "narration": [1, 4, 6, 11], "memory": [1, 6, 11]}
-    with pytest.raises(ValueError, match="every_n_ticks must be at least 1, got 0"):
-        Recurring(SUBTASK, every_n_ticks=0)
+    with pytest.raises(ValueError, match="subtask: it would never be asked"):
+        TextKind(SUBTASK)
 
 
 def test_a_new_instruction_ends_the_kinds_it_is_told_to_and_no_other() -> None:
     run = _start(
-        [Recurring(Subtask(max_tokens=30), every_n_ticks=20), Recurring(Narration(max_tokens=30), 20)],
+        [
+            TextKind(subtask(max_tokens=30), every_n_ticks=20, feed_after=8, cancel_on_instruction=True),
+            TextKind(narration(max_tokens=30), every_n_ticks=20),
+            TextKind(answer(max_tokens=30)),
+        ],
         steps=1,
-        answer=Answer("", max_tokens=30),
-        subtask_lag=8,
-        cancelled_kinds=("subtask",),
     )
     run.session.ask("what is left?")
     run.tick()
@@ -129,11 +118,11 @@ def test_a_new_instruction_ends_the_kinds_it_is_told_to_and_no_other() -> None:
     run.texts += run.session.drain()
     assert all(t.finish_reason.is_complete for t in run.texts if t.kind in ("narration", "answer"))
     for _ in range(12):
-        assert run.tick().subtask == "", "the subtask of the old instruction is never fed"
+        assert run.tick().feedback == {}, "the subtask of the old instruction is never fed"
 
 
 def test_what_is_cancelled_is_told_even_if_the_tick_fails() -> None:
-    run = _start([Recurring(Subtask(max_tokens=30), 20)], steps=1, cancelled_kinds=("subtask",))
+    run = _start([TextKind(subtask(max_tokens=30), every_n_ticks=20, cancel_on_instruction=True)], steps=1)
     run.tick()
     run.session.instruct("stop")
     model = run.session.engine.model
@@ -145,27 +134,30 @@ def test_what_is_cancelled_is_told_even_if_the_tick_fails() -> None:
 
 
 def test_an_instruction_the_model_cannot_take_is_refused_by_name_and_the_old_one_stands() -> None:
-    run = _start(
-        [Recurring(Memory(max_tokens=2), on_instruction=True, every_n_ticks=50)], cancelled_kinds=("memory",)
-    )
+    """It is checked without a run of `process`, and cancels and asks nothing."""
+    kind = TextKind(memory(max_tokens=2), every_n_ticks=50, on_instruction=True, cancel_on_instruction=True)
+    run = _start([kind], steps=1)
     run.tick()
-    run.session.instruct("y" * (TOO_LONG + 1))
-    report = run.tick()
-    assert report.refusal.startswith('instruction "yyyyy')
-    assert '"tidy up" stands: the instruction "yyyyyyyyy..." is too long: shorten it' in report.refusal
+    model = run.session.engine.model
+    assert isinstance(model, ToyModel)
+    processed = model.calls["process"]
+    with pytest.raises(ValueError, match=r'the instruction "yyyyyyyyy..." is too long: shorten it'):
+        run.session.instruct("y" * (TOO_LONG + 1))
+    assert model.calls["process"] == processed
+    run.tick()
     assert run.observations[-1].instruction == run.session.instruction == "tidy up"
-    assert run.tick().refusal == ""
+    run.tick()
     run.session.instruct("wave")
-    assert run.tick().refusal == ""
+    run.tick()
     assert run.observations[-1].instruction == "wave"
     run.texts += run.session.drain()
     assert sorted(text.tick_asked for text in run.texts) == [1, 4], "a refused one asks nothing"
 
 
-def test_an_instruction_is_not_blamed_for_a_missing_camera() -> None:
+def test_an_instruction_stands_when_the_tick_after_it_fails() -> None:
     run = _start([])
     run.session.instruct("wave")
     with pytest.raises(ValueError, match='camera "top" is missing'):
-        run.session.tick(1, {}, see(1).joints, lambda *_: None)
+        run.session.begin(1, {}, see(1).joints)
     run.tick()
     assert run.observations[-1].instruction == "wave"

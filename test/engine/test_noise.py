@@ -132,3 +132,9 @@ def test_greedy_is_the_first_of_the_largest_whatever_the_signs(dtype: torch.dtyp
         logits = logits.to(dtype)
         first = [row.index(max(row)) for row in logits.tolist()]
         assert choose_greedy(logits).tolist() == first
+
+
+def test_each_expert_has_noise_of_its_own() -> None:
+    assert np.array_equal(draw_noise(7, STAMP, (4,), expert=0), draw_noise(7, STAMP, (4,)))
+    drawn = [draw_noise(7, STAMP, (4,), expert).tobytes() for expert in range(4)]
+    assert len(set(drawn)) == 4

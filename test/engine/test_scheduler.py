@@ -11,8 +11,9 @@ from engine_toy import EOS, build, recite, see
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oxygen_ros.engine import Budget, Engine, FinishedText, FinishReason, Frame, TextTask
-from oxygen_ros.engine.request import TextRequest
+from oxygen_ros.engine import Budget, Engine, FinishedText, FinishReason, TextTask
+from oxygen_ros.engine.encoded import EncodedObservation
+from oxygen_ros.engine.request import RequestState, TextRequest
 from oxygen_ros.engine.scheduler import Scheduler
 from oxygen_ros.engine.slots import SlotPool
 from oxygen_ros.engine.speculation import Drafts
@@ -20,14 +21,16 @@ from oxygen_ros.models.interface import Prefix
 
 
 def _request(
-    number: int, frame_slot: int, pending: int, *, tokens: int = 0, kind: str = "memory"
+    number: int, prefix_slot: int, pending: int, *, tokens: int = 0, kind: str = "memory"
 ) -> TextRequest:
-    frame = Frame(SlotPool("frame", 8), frame_slot, Prefix(5, 8), see(1), tick=1)
+    encoded = EncodedObservation(SlotPool("prefix", 8), prefix_slot, Prefix(5, 8), see(1), tick=1)
     return TextRequest(
         id=number,
-        task=TextTask(kind=kind, max_tokens=20),
-        frame=frame,
+        task=TextTask(kind=kind, prompt="", max_tokens=20),
+        encoded=encoded,
+        state=RequestState.LIVE,
         suffix_slot=number,
+        is_forked=True,
         adapter=0,
         tick_asked=1,
         asked_at=0.0,
@@ -63,8 +66,8 @@ def test_a_step_serves_all_then_prompts_then_drafts(
     assert plan.rows <= max_rows
     served = sorted(plan.grants, key=lambda grant: grant.request.id)
     assert [grant.request for grant in served] == unfinished[:max_rows]  # all, oldest first
-    slots = [grant.request.frame.slot for grant in plan.grants]
-    assert slots == sorted(slots)  # rows of one frame stand together
+    slots = [grant.request.encoded.slot for grant in plan.grants]
+    assert slots == sorted(slots)  # rows of one prefix stand together
     assert all(1 <= grant.known <= len(grant.request.pending) for grant in served)
     short = [grant.known < len(grant.request.pending) for grant in served]
     # Once a prompt is cut, no row is left for younger prompts, nor for any draft.
@@ -91,8 +94,8 @@ def test_only_one_may_be_asked_for() -> None:
 
 def test_more_texts_than_rows_serves_the_oldest_to_their_ends_first() -> None:
     engine, model = build(max_rows=2)
-    with engine.observe(see(1)) as frame:
-        ids = [engine.ask(frame, TextTask(kind="memory", prompt="a", max_tokens=4 + n)) for n in range(4)]
+    with engine.observe(see(1)) as encoded:
+        ids = [engine.ask(encoded, TextTask(kind="memory", prompt="a", max_tokens=4 + n)) for n in range(4)]
     ended: list[int] = []
     while engine.live:
         ended += [text.id for text in engine.advance(Budget(steps=1, rows=2))]
@@ -104,12 +107,12 @@ def test_more_texts_than_rows_serves_the_oldest_to_their_ends_first() -> None:
 
 def test_a_prompt_goes_through_in_one_step_when_rows_allow() -> None:
     engine, model = build()
-    with engine.observe(see(1)) as frame:
-        engine.ask(frame, TextTask(kind="memory", prompt="a" * 10, max_tokens=3))
-        engine.ask(frame, TextTask(kind="narration", prompt="b" * 7, max_tokens=3))
+    with engine.observe(see(1)) as encoded:
+        engine.ask(encoded, TextTask(kind="memory", prompt="a" * 10, max_tokens=3))
+        engine.ask(encoded, TextTask(kind="narration", prompt="b" * 7, max_tokens=3))
     engine.advance(Budget(steps=1))
     assert model.steps == [17]
-    assert all(len(request.tokens) == 1 for request in engine.scheduler.live)
+    assert all(len(request.tokens) == 1 for request in engine._scheduler.live)
 
 
 # -- drafts --------------------------------------------------------------------------------------
@@ -117,8 +120,8 @@ def test_a_prompt_goes_through_in_one_step_when_rows_allow() -> None:
 
 def _say(engine: Engine, stamp: int, content: int, task: TextTask) -> FinishedText:
     """One text to its end."""
-    with engine.observe(see(stamp, content)) as frame:
-        engine.ask(frame, task)
+    with engine.observe(see(stamp, content)) as encoded:
+        engine.ask(encoded, task)
     done: list[FinishedText] = []
     while not done:
         done = engine.advance(Budget(steps=1))
@@ -174,12 +177,12 @@ def test_drafts_follow_a_changed_word() -> None:
 def test_an_unfinished_text_is_no_draft() -> None:
     """Only texts that came to their own end are repeated by a robot."""
     engine, model = build(draft=4)
-    with engine.observe(see(1)) as frame:
-        engine.ask(frame, TextTask(kind="memory", prompt="abc", max_tokens=18))
+    with engine.observe(see(1)) as encoded:
+        engine.ask(encoded, TextTask(kind="memory", prompt="abc", max_tokens=18))
     engine.advance(Budget(steps=2))
     engine.cancel(FinishReason.CANCELLED)
-    with engine.observe(see(2)) as frame:
-        engine.ask(frame, TextTask(kind="memory", prompt="abc", max_tokens=18))
+    with engine.observe(see(2)) as encoded:
+        engine.ask(encoded, TextTask(kind="memory", prompt="abc", max_tokens=18))
     engine.advance(Budget(steps=1))
     assert model.steps[-1] == 3
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One prefill and one slot for all readers of a frame; actions that do not know text exists."""
+"""One prefill and one slot for all readers of a prefix; actions that do not know text exists."""
 
 from __future__ import annotations
 
@@ -14,59 +14,59 @@ KINDS = ("memory", "narration", "answer")
 
 
 def _ask(engine: Engine, stamp: int, texts: int, **limits: object) -> None:
-    with engine.observe(see(stamp, stamp % 3)) as frame:
-        engine.act(frame)
+    with engine.observe(see(stamp, stamp % 3)) as encoded:
+        engine.act(encoded)
         for number in range(texts):
             task = TextTask(kind=KINDS[number % 3], prompt=f"ask {number}", max_tokens=20, **limits)  # type: ignore[arg-type]
-            engine.ask(frame, task)
+            engine.ask(encoded, task)
 
 
 @pytest.mark.parametrize("texts", [0, 1, 2, 3])
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_prefills_of_a_tick(mode: str, texts: int) -> None:
-    """One with `share`; without, one for the actions and one for each text."""
-    engine, model = build(mode=mode, frames=20, suffixes=20)
+    """One where prefixes are shared; else one for the actions and one for each text."""
+    engine, model = build(mode=mode, prefixes=20, suffixes=20)
     for tick in range(1, 6):
         _ask(engine, tick, texts)
         engine.advance(Budget(steps=4))
-        each = 1 if engine.share else 1 + texts
+        each = 1 if mode in ("shared", "oxygen") else 1 + texts
         assert engine.counters.prefills == model.calls["encode"] == each * tick
 
 
-@pytest.mark.parametrize(("mode", "frames"), [("oxygen", 1), ("batched", 3)])
-def test_requests_of_one_frame_share_its_slot(mode: str, frames: int) -> None:
+@pytest.mark.parametrize(("mode", "prefixes"), [("oxygen", 1), ("batched", 3)])
+def test_requests_of_one_frame_share_its_slot(mode: str, prefixes: int) -> None:
     engine, _ = build(mode=mode, when_full="reject_new")
     _ask(engine, 1, 3)
     engine.advance(Budget(steps=0))
-    slots = {request.frame.slot for request in engine.scheduler.live}
-    assert (engine.frames.used, engine.suffixes.used, len(slots)) == (frames, 3, frames)
+    slots = {request.encoded.slot for request in engine._scheduler.live}
+    assert (engine.prefixes.used, engine.suffixes.used, len(slots)) == (prefixes, 3, prefixes)
 
 
 def test_reference_counts_of_a_shared_slot() -> None:
     engine, _ = build()
-    frame = engine.observe(see(1))
-    counts = [engine.frames.references(frame.slot)]
+    encoded = engine.observe(see(1))
+    counts = [engine.prefixes.references(encoded.slot)]
     ids = []
     for number in range(3):
-        ids.append(engine.ask(frame, TextTask(kind="memory", prompt=f"{number}", max_tokens=20)))
-        counts.append(engine.frames.references(frame.slot))
+        ids.append(engine.ask(encoded, TextTask(kind="memory", prompt=f"{number}", max_tokens=20)))
+        counts.append(engine.prefixes.references(encoded.slot))
     assert counts == [1, 2, 3, 4]
-    frame.close()
+    encoded.close()
     engine.advance(Budget(steps=1))
-    assert engine.frames.references(frame.slot) == 3
+    assert engine.prefixes.references(encoded.slot) == 3
     for left, request_id in zip((2, 1, 0), ids, strict=True):
         engine.cancel(FinishReason.CANCELLED, request_id)
-        assert engine.frames.references(frame.slot) == left
+        assert engine.prefixes.references(encoded.slot) == left
         engine.check_integrity()
-    assert engine.frames.used == 0
+    assert engine.prefixes.used == 0
 
 
 def test_a_paused_text_costs_its_suffix_slot_and_is_never_recomputed() -> None:
     """However many ticks it waits, each of its tokens goes through the model once."""
     engine, model = build(suffix_tokens=64)
     observation = next(o for o in (see(1, c) for c in range(99)) if len(_alone(o)) == 20)
-    with engine.observe(observation) as frame:
-        engine.ask(frame, TextTask(kind="memory", prompt="ask 0", max_tokens=20))
+    with engine.observe(observation) as encoded:
+        engine.ask(encoded, TextTask(kind="memory", prompt="ask 0", max_tokens=20))
     for tick in range(2, 80):
         engine.observe(see(tick, 1)).close()
         if engine.advance(Budget(steps=1 if tick % 3 == 0 else 0)):
@@ -82,18 +82,18 @@ def _alone(observation: Observation) -> tuple[int, ...]:
 @pytest.mark.parametrize("mode", sorted(MODES))
 @pytest.mark.parametrize("adapter", ["", "terse"])
 def test_actions_are_bitwise_the_same_whatever_the_text(mode: str, adapter: str) -> None:
-    quiet, _ = build(mode=mode, frames=20, suffixes=20, seed=3)
-    busy, _ = build(mode=mode, frames=20, suffixes=20, seed=3)
+    quiet, _ = build(mode=mode, prefixes=20, suffixes=20, seed=3)
+    busy, _ = build(mode=mode, prefixes=20, suffixes=20, seed=3)
     for tick in range(1, 15):
         observation = see(tick, tick % 3)
-        with quiet.observe(observation) as frame:
-            expected = quiet.act(frame)
-        with busy.observe(observation) as frame:
-            before = busy.act(frame)
+        with quiet.observe(observation) as encoded:
+            expected = quiet.act(encoded)
+        with busy.observe(observation) as encoded:
+            before = busy.act(encoded)
             for kind in KINDS:
-                busy.ask(frame, TextTask(kind=kind, prompt=kind, max_tokens=9, adapter=adapter))
+                busy.ask(encoded, TextTask(kind=kind, prompt=kind, max_tokens=9, adapter=adapter))
             busy.advance(Budget(steps=3))
-            after = busy.act(frame)
+            after = busy.act(encoded)
         assert np.array_equal(before, expected)
         assert np.array_equal(after, expected)
         assert np.array_equal(expected, chunk_of(observation, seed=3))
@@ -101,39 +101,39 @@ def test_actions_are_bitwise_the_same_whatever_the_text(mode: str, adapter: str)
 
 def test_the_prefix_in_the_slot_is_not_changed_by_its_readers() -> None:
     engine, model = build()
-    with engine.observe(see(1)) as frame:
-        content = model.prefixes[frame.slot].copy()
-        engine.ask(frame, TextTask(kind="memory", prompt="abc", max_tokens=9))
+    with engine.observe(see(1)) as encoded:
+        content = model.prefixes[encoded.slot].copy()
+        engine.ask(encoded, TextTask(kind="memory", prompt="abc", max_tokens=9))
         engine.advance(Budget(steps=20))
-        engine.act(frame)
-        assert np.array_equal(model.prefixes[frame.slot], content)
+        engine.act(encoded)
+        assert np.array_equal(model.prefixes[encoded.slot], content)
 
 
 def test_a_frame_lives_as_long_as_its_last_reader() -> None:
     """The `with` block may end before the text, and the text before the block."""
     engine, _ = build()
-    with engine.observe(see(1)) as frame:
-        engine.ask(frame, TextTask(kind="memory", prompt="abc", max_tokens=1))
+    with engine.observe(see(1)) as encoded:
+        engine.ask(encoded, TextTask(kind="memory", prompt="abc", max_tokens=1))
         engine.advance(Budget(steps=2))
         assert engine.live == 0
-        assert engine.frames.references(frame.slot) == 1
-    assert engine.frames.used == 0
-    with engine.observe(see(2)) as frame:
-        engine.ask(frame, TextTask(kind="memory", prompt="abc", max_tokens=1))
-    assert engine.frames.references(frame.slot) == 1
+        assert engine.prefixes.references(encoded.slot) == 1
+    assert engine.prefixes.used == 0
+    with engine.observe(see(2)) as encoded:
+        engine.ask(encoded, TextTask(kind="memory", prompt="abc", max_tokens=1))
+    assert engine.prefixes.references(encoded.slot) == 1
     engine.advance(Budget(steps=2))
-    assert engine.frames.used == 0
+    assert engine.prefixes.used == 0
 
 
-@pytest.mark.parametrize("spoil", ["frame", "suffix", "finished", "pending", "long"])
+@pytest.mark.parametrize("spoil", ["prefix", "suffix", "finished", "pending", "long"])
 def test_integrity_notices_what_is_wrong(spoil: str) -> None:
     engine, _ = build()
     _ask(engine, 1, 2)
     engine.advance(Budget(steps=1))
     engine.check_integrity()
-    request = engine.scheduler.live[0]
-    if spoil == "frame":
-        engine.frames.retain(request.frame.slot)
+    request = engine._scheduler.live[0]
+    if spoil == "prefix":
+        engine.prefixes.retain(request.encoded.slot)
     elif spoil == "suffix":
         engine.suffixes.acquire()
     elif spoil == "finished":
@@ -143,9 +143,9 @@ def test_integrity_notices_what_is_wrong(spoil: str) -> None:
     else:
         request.cached = 64
     words = {
-        "frame": r"references, \d holders",
+        "prefix": r"references, \d holders",
         "suffix": "1 references, 0 requests",
-        "finished": "still live",
+        "finished": "request 1: LIVE, finish reason eos, where it should be LIVE and unfinished",
         "pending": "nothing to run",
         "long": "its slot holds 64",
     }

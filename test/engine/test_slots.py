@@ -14,7 +14,7 @@ from oxygen_ros.engine.slots import SlotError, SlotPool
     size=st.integers(1, 5), moves=st.lists(st.tuples(st.sampled_from("art"), st.integers(0, 4)), max_size=60)
 )
 def test_random_use_agrees_with_a_plain_model(size: int, moves: list[tuple[str, int]]) -> None:
-    pool = SlotPool("frame", size)
+    pool = SlotPool("prefix", size)
     held: dict[int, int] = {}
     for move, number in moves:
         slot = number % size
@@ -28,7 +28,7 @@ def test_random_use_agrees_with_a_plain_model(size: int, moves: list[tuple[str, 
                 assert 0 <= got < size
                 held[got] = 1
         elif slot not in held:
-            with pytest.raises(SlotError, match=f"frame {slot}: re"):
+            with pytest.raises(SlotError, match=f"prefix {slot}: re"):
                 (pool.retain if move == "t" else pool.release)(slot)
         elif move == "t":
             pool.retain(slot)
@@ -49,23 +49,23 @@ def test_a_pool_has_at_least_one_slot() -> None:
 
 
 def test_integrity_notices_a_slot_freed_twice() -> None:
-    pool = SlotPool("frame", 3)
+    pool = SlotPool("prefix", 3)
     pool._free.append(1)
     with pytest.raises(SlotError, match="free list twice"):
         pool.check_integrity()
 
 
 def test_integrity_notices_a_lost_slot() -> None:
-    pool = SlotPool("frame", 3)
+    pool = SlotPool("prefix", 3)
     pool._free.remove(2)
-    with pytest.raises(SlotError, match="frame 2: 0 references"):
+    with pytest.raises(SlotError, match="prefix 2: 0 references"):
         pool.check_integrity()
 
 
 def test_integrity_notices_a_held_slot_on_the_free_list() -> None:
-    pool = SlotPool("frame", 3)
+    pool = SlotPool("prefix", 3)
     slot = pool.acquire()
     assert slot is not None
     pool._free.append(slot)
-    with pytest.raises(SlotError, match=f"frame {slot}: 1 references"):
+    with pytest.raises(SlotError, match=f"prefix {slot}: 1 references"):
         pool.check_integrity()

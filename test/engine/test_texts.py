@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text paused, mixed and resumed is the text run alone by full recompute, whatever else happens.
 
-Here lives the big random test of the engine. The reference (`recite`) has no slots, no cache and
-no engine; integrity is checked after every call.
+The big random test of the engine. The reference (`recite`) has no slots, no cache and no engine; integrity is
+checked after every call.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Tick:
     asks: list[TextTask]
     budget: Budget
     cancel: int | None  # which of the requests so far to cancel
-    hold: bool  # whether the frame stays open while text advances
+    hold: bool  # whether the prefix stays open while text advances
 
 
 ticks = st.builds(
@@ -58,7 +58,7 @@ ticks = st.builds(
 
 
 @dataclass
-class Ledger:
+class Account:
     """What was asked and what came back."""
 
     asked: dict[int, tuple[Observation, TextTask, int]] = field(default_factory=dict)
@@ -83,11 +83,11 @@ class Ledger:
             assert text.tick_finished - tick == task.max_age
 
 
-def _spend(engine: Engine, budget: Budget, ledger: Ledger) -> None:
+def _spend(engine: Engine, budget: Budget, account: Account) -> None:
     before = engine.counters.decode_steps
-    ledger.take(engine.advance(budget))
+    account.take(engine.advance(budget))
     engine.check_integrity()
-    if engine.batch:
+    if engine.batches:
         assert engine.counters.decode_steps - before <= budget.steps
 
 
@@ -95,7 +95,7 @@ def _spend(engine: Engine, budget: Budget, ledger: Ledger) -> None:
 @given(
     plan=st.lists(ticks, min_size=1, max_size=10),
     mode=st.sampled_from(sorted(MODES)),
-    frames=st.integers(2, 6),
+    prefixes=st.integers(2, 6),
     suffixes=st.integers(1, 6),
     max_rows=st.integers(1, 10),
     when_full=st.sampled_from(("reject_new", "drop_oldest")),
@@ -105,7 +105,7 @@ def _spend(engine: Engine, budget: Budget, ledger: Ledger) -> None:
 def test_any_run_gives_the_text_alone(
     plan: list[Tick],
     mode: str,
-    frames: int,
+    prefixes: int,
     suffixes: int,
     max_rows: int,
     when_full: str,
@@ -114,7 +114,7 @@ def test_any_run_gives_the_text_alone(
 ) -> None:
     engine, model = build(
         mode=mode,
-        frames=frames,
+        prefixes=prefixes,
         suffixes=suffixes,
         suffix_tokens=SUFFIX_TOKENS,
         max_rows=max_rows,
@@ -123,34 +123,34 @@ def test_any_run_gives_the_text_alone(
         repeat_on_device=repeat,
     )
     pools = (id(model.prefixes), id(model.suffixes))
-    ledger = Ledger()
+    account = Account()
     for number, tick in enumerate(plan, start=1):
         observation = see(1000 * number, tick.content)
-        with engine.observe(observation) as frame:
+        with engine.observe(observation) as encoded:
             engine.check_integrity()
             for task in tick.asks:
-                ledger.asked[engine.ask(frame, task)] = (observation, task, number)
+                account.asked[engine.ask(encoded, task)] = (observation, task, number)
                 engine.check_integrity()
             if tick.cancel is not None:
-                ledger.take(engine.cancel(FinishReason.CANCELLED, tick.cancel))
+                account.take(engine.cancel(FinishReason.CANCELLED, tick.cancel))
                 engine.check_integrity()
             if tick.hold:
-                _spend(engine, tick.budget, ledger)
-            assert np.array_equal(engine.act(frame), chunk_of(observation))
+                _spend(engine, tick.budget, account)
+            assert np.array_equal(engine.act(encoded), chunk_of(observation))
         engine.check_integrity()
         if not tick.hold:
-            _spend(engine, tick.budget, ledger)
-        assert engine.live == len(ledger.asked) - len(ledger.ended)
+            _spend(engine, tick.budget, account)
+        assert engine.live == len(account.asked) - len(account.ended)
         assert (id(model.prefixes), id(model.suffixes)) == pools, "a pool was made anew"
     while engine.live:
-        _spend(engine, Budget(steps=3, rows=5), ledger)
-    assert ledger.ended.keys() == ledger.asked.keys()
-    assert (engine.frames.used, engine.suffixes.used) == (0, 0)
-    _compare_counters(engine, ledger)
+        _spend(engine, Budget(steps=3, rows=5), account)
+    assert account.ended.keys() == account.asked.keys()
+    assert (engine.prefixes.used, engine.suffixes.used) == (0, 0)
+    _compare_counters(engine, account)
 
 
-def _compare_counters(engine: Engine, ledger: Ledger) -> None:
-    reasons = [text.finish_reason for text in ledger.ended.values()]
+def _compare_counters(engine: Engine, account: Account) -> None:
+    reasons = [text.finish_reason for text in account.ended.values()]
     counters = engine.counters
     assert counters.finished == sum(reason.is_complete for reason in reasons)
     assert counters.expired == reasons.count(FinishReason.AGE)
@@ -165,13 +165,19 @@ def _compare_counters(engine: Engine, ledger: Ledger) -> None:
 def test_every_mode_ends_every_text_when_there_is_room(mode: str, repeat: bool, draft: int) -> None:
     """With room nothing is refused: each text is complete, and all modes give the same ones."""
     engine, _ = build(
-        mode=mode, frames=40, suffixes=40, suffix_tokens=40, repeat_on_device=repeat, draft=draft, max_rows=64
+        mode=mode,
+        prefixes=40,
+        suffixes=40,
+        suffix_tokens=40,
+        repeat_on_device=repeat,
+        draft=draft,
+        max_rows=64,
     )
     kinds = ("memory", "narration", "answer")
-    ledger = Ledger()
+    account = Account()
     for number in range(1, 31):
         observation = see(number, number % 3)
-        with engine.observe(observation) as frame:
+        with engine.observe(observation) as encoded:
             for place, kind in enumerate(kinds[: 1 + number % 3]):
                 task = TextTask(
                     kind=kind,
@@ -181,13 +187,13 @@ def test_every_mode_ends_every_text_when_there_is_room(mode: str, repeat: bool, 
                     top_p=0.9,
                     seed=number,
                 )
-                ledger.asked[engine.ask(frame, task)] = (observation, task, number)
-        _spend(engine, Budget(steps=4), ledger)
+                account.asked[engine.ask(encoded, task)] = (observation, task, number)
+        _spend(engine, Budget(steps=4), account)
     while engine.live:
-        _spend(engine, Budget(steps=4), ledger)
-    assert ledger.ended.keys() == ledger.asked.keys()
-    assert all(text.finish_reason.is_complete for text in ledger.ended.values())
-    assert {text.finish_reason for text in ledger.ended.values()} == {FinishReason.EOS, FinishReason.LENGTH}
+        _spend(engine, Budget(steps=4), account)
+    assert account.ended.keys() == account.asked.keys()
+    assert all(text.finish_reason.is_complete for text in account.ended.values())
+    assert {text.finish_reason for text in account.ended.values()} == {FinishReason.EOS, FinishReason.LENGTH}
 
 
 @settings(max_examples=60)
@@ -201,8 +207,8 @@ def test_a_text_is_the_same_however_it_is_cut(task: TextTask, cuts: list[Budget]
     task = TextTask(**{**{name: getattr(task, name) for name in task.__slots__}, "max_age": 0})
     engine, _ = build(suffix_tokens=SUFFIX_TOKENS, repeat_on_device=repeat)
     observation = see(7, 1)
-    with engine.observe(observation) as frame:
-        engine.ask(frame, task)
+    with engine.observe(observation) as encoded:
+        engine.ask(encoded, task)
     done: list[FinishedText] = []
     while not done:
         for budget in cuts:

@@ -17,15 +17,16 @@ from oxygen_ros.models.interface import Capacity, Rows
 def ready() -> tuple[ToyModel, Rows]:
     """Two prefixes in their slots, two suffix slots, and two good rows."""
     model = ToyModel()
-    model.allocate(Capacity(frames=3, suffixes=2, suffix_tokens=4, max_rows=3))
+    model.allocate(Capacity(prefixes=3, suffixes=2, suffix_tokens=4, max_rows=3))
     for slot in (0, 1):
         model.encode(prefix_of(see(1, slot)), slot)
+        model.complete(slot)
         model.fork(slot, slot)
     rows = Rows(3, torch.device("cpu"))
     rows.count, rows.wanted, rows.longest = 2, 2, 1
     rows.token[:2] = torch.tensor([3, 4])
-    rows.frame_slot[:2] = rows.suffix_slot[:2] = rows.wants_logits[:2] = torch.tensor([0, 1])
-    rows.frame_spans = ((0, 0, 1), (1, 1, 2))
+    rows.prefix_slot[:2] = rows.suffix_slot[:2] = rows.wants_logits[:2] = torch.tensor([0, 1])
+    rows.prefix_spans = rows.suffix_spans = ((0, 0, 1), (1, 1, 2))
     return model, rows
 
 
@@ -38,9 +39,9 @@ def _overwrite(model: ToyModel, rows: Rows) -> None:
     model.encode(prefix_of(see(1, 9)), 1)
 
 
-def _swap_frames(model: ToyModel, rows: Rows) -> None:
-    rows.frame_slot[:2] = torch.tensor([1, 0])
-    rows.frame_spans = ((1, 0, 1), (0, 1, 2))
+def _swap_prefixes(model: ToyModel, rows: Rows) -> None:
+    rows.prefix_slot[:2] = torch.tensor([1, 0])
+    rows.prefix_spans = ((1, 0, 1), (0, 1, 2))
 
 
 def _skip_a_place(model: ToyModel, rows: Rows) -> None:
@@ -54,7 +55,7 @@ def _leave_the_slot(model: ToyModel, rows: Rows) -> None:
 
 
 def _wrong_spans(model: ToyModel, rows: Rows) -> None:
-    rows.frame_spans = ((0, 0, 2),)
+    rows.prefix_spans = ((0, 0, 2),)
 
 
 def _too_many(model: ToyModel, rows: Rows) -> None:
@@ -63,24 +64,25 @@ def _too_many(model: ToyModel, rows: Rows) -> None:
 
 def _same_place(model: ToyModel, rows: Rows) -> None:
     rows.suffix_slot[1] = 0
+    rows.suffix_spans = ((0, 0, 1), (0, 1, 2))
 
 
-def _empty_frame(model: ToyModel, rows: Rows) -> None:
-    rows.frame_slot[1] = 2
-    rows.frame_spans = ((0, 0, 1), (2, 1, 2))
+def _empty_prefix(model: ToyModel, rows: Rows) -> None:
+    rows.prefix_slot[1] = 2
+    rows.prefix_spans = ((0, 0, 1), (2, 1, 2))
 
 
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (_overwrite, "no longer holds the prefix"),
-        (_swap_frames, "no longer holds the prefix"),
+        (_overwrite, "no longer holds what suffix 1"),
+        (_swap_prefixes, "no longer holds what suffix 0"),
         (_skip_a_place, "never written"),
         (_leave_the_slot, "write_at outside the slot"),
         (_wrong_spans, "spans do not match"),
         (_too_many, "4 rows, capacity 3"),
         (_same_place, "two rows write one place"),
-        (_empty_frame, "holds no whole prefix"),
+        (_empty_prefix, "holds no whole prefix"),
     ],
 )
 def test_bad_rows_are_caught(
@@ -93,10 +95,10 @@ def test_bad_rows_are_caught(
 
 def test_a_read_of_a_free_slot_is_caught() -> None:
     engine, model = build()
-    frame = engine.observe(see(1))
-    frame.close()
+    encoded = engine.observe(see(1))
+    encoded.close()
     with pytest.raises(ToyError, match="used while free"):
-        model.denoise(frame.slot, torch.zeros(4, 3))
+        model.denoise(encoded.slot, torch.zeros(4, 3))
 
 
 def test_contexts_matter() -> None:

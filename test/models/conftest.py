@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks, checkpoint folders and observations for the tests of the models.
 
-Here lives no test. `reference`, `scene` and `lerobot_scene` are loaded by file under names of their own,
+`reference`, `scene`, `lerobot_scene` and `families` are loaded by file under names of their own,
 since test folders are no packages (`--import-mode=importlib`).
 """
 
@@ -21,6 +21,7 @@ for _name, _file in (
     ("models_reference", "reference.py"),
     ("models_scene", "scene.py"),
     ("models_lerobot", "lerobot_scene.py"),
+    ("models_families", "families.py"),
 ):
     if _name not in sys.modules:
         _spec = importlib.util.spec_from_file_location(_name, Path(__file__).with_name(_file))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A policy folder of lerobot made whole, for the tests of its processor: golden data and what it lacks.
 
-Here lives no test. The reference data's tokenizer was a stub whose ids are in the data; here a real one
+The reference data's tokenizer was a stub whose ids are in the data; here a real one
 stands for it, that gives those ids for those prompts.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """pi0.5 once more, slowly: the whole sequence anew for every token, under an explicit mask.
 
-Here lives an implementation that shares nothing with the served one but the weights: no pool, no
+An implementation that shares nothing with the served one but the weights: no pool, no
 cache, no packing tricks, one softmax over one score matrix, in float64 unless asked otherwise.
 Written from the description in test/golden/pi05_openpi/README.md.
 """
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from oxygen_ros.models.pi05.network import Network
-from oxygen_ros.models.pi05.processor import Inputs
+from oxygen_ros.models.pi05.processor import Pi05Inputs
 
 Weights = Callable[[str], torch.Tensor]
 
@@ -42,12 +42,12 @@ class Recompute:
 
     # -- what tests ask for ------------------------------------------------------------------
 
-    def logits(self, inputs: Inputs, words: Sequence[int]) -> torch.Tensor:
+    def logits(self, inputs: Pi05Inputs, words: Sequence[int]) -> torch.Tensor:
         """Logits [len(words), vocabulary] behind the prefix, each word seeing those before it."""
         hidden = self.hidden(inputs, words)[-len(words) :]
         return self._rms(hidden, self.weights["norm.scale"]) @ self.weights["embedding"].T
 
-    def text(self, inputs: Inputs, prompt: Sequence[int], limit: int, eos: Sequence[int] = ()) -> Told:
+    def text(self, inputs: Pi05Inputs, prompt: Sequence[int], limit: int, eos: Sequence[int] = ()) -> Told:
         """Greedy text, everything anew for each token."""
         words, taken, gap = list(prompt), [], math.inf
         ended = False
@@ -61,7 +61,7 @@ class Recompute:
         tokens = words[len(prompt) :]
         return Told(tokens[:-1] if ended else tokens, ended, torch.stack(taken), gap)
 
-    def actions(self, inputs: Inputs, noise: torch.Tensor, times: Sequence[float]) -> torch.Tensor:
+    def actions(self, inputs: Pi05Inputs, noise: torch.Tensor, times: Sequence[float]) -> torch.Tensor:
         """Actions [H, D]: prefix and action tokens in one sequence at each Euler step."""
         x = noise.to(self.dtype)
         for time in times:
@@ -70,11 +70,11 @@ class Recompute:
 
     # -- the backbone ------------------------------------------------------------------------
 
-    def prefix(self, inputs: Inputs) -> torch.Tensor:
+    def prefix(self, inputs: Pi05Inputs) -> torch.Tensor:
         """Embedded prefix [P, width]: image tokens as they are, words times sqrt(width)."""
         return torch.cat([*(self._see(image) for image in inputs.images), self._words(inputs.tokens)])
 
-    def hidden(self, inputs: Inputs, words: Sequence[int] = ()) -> torch.Tensor:
+    def hidden(self, inputs: Pi05Inputs, words: Sequence[int] = ()) -> torch.Tensor:
         """Residual stream [P + len(words), width] after the last block, before the final norm."""
         prefix = self.prefix(inputs)
         x = torch.cat([prefix, self._words(torch.tensor(list(words), dtype=torch.int64))])
@@ -131,7 +131,7 @@ class Recompute:
 
     # -- the action expert -------------------------------------------------------------------
 
-    def _velocity(self, inputs: Inputs, x: torch.Tensor, time: float) -> torch.Tensor:
+    def _velocity(self, inputs: Pi05Inputs, x: torch.Tensor, time: float) -> torch.Tensor:
         c, w = self.config, self.weights
         condition = self._condition(time)
         seen = self.prefix(inputs)
@@ -198,6 +198,6 @@ class Recompute:
         return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
 
     def _layer_norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        centred = x - x.mean(-1, keepdim=True)
-        normed = centred / (centred.square().mean(-1, keepdim=True) + self.config.vision.eps).sqrt()
+        centered = x - x.mean(-1, keepdim=True)
+        normed = centered / (centered.square().mean(-1, keepdim=True) + self.config.vision.eps).sqrt()
         return normed * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the models look at: a demo network, its folder, its tokenizer, observations.
+"""A demo network for the tests of the models: its folder, its tokenizer, observations, text tasks.
 
-Here lives no test. Everything is made from seeds; the tokenizer has one id for every byte, and
+Everything is made from seeds; the tokenizer has one id for every byte, and
 special tokens, as real ones have.
 """
 
@@ -21,9 +21,9 @@ from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from oxygen_ros.engine import Budget, Engine, FinishedText, TextTask
+from oxygen_ros.engine import STANDARD_KINDS, Budget, Engine, FinishedText, TextTask
 from oxygen_ros.models import Capacity
-from oxygen_ros.models.pi05.config import PRESETS, Pi05Config, to_dimensions
+from oxygen_ros.models.pi05.config import PRESETS, Pi05Config, StreamConfig, VisionConfig, to_dimensions
 from oxygen_ros.models.pi05.model import Pi05
 from oxygen_ros.models.pi05.network import Network, random_network
 from oxygen_ros.models.pi05.processor import PlainProcessor
@@ -38,8 +38,20 @@ LOW = [-1.0, -2.0, -0.5, -3.0, 0.0, -1.5, 0.0]
 HIGH = [1.0, 2.0, 1.5, 3.0, 2.0, 1.5, 0.04]
 
 
+# Sizes of the tests' own: what their networks say must not change with the shipped demo's.
+DEMO = replace(
+    PRESETS["demo"],
+    vision=VisionConfig(width=96, depth=3, mlp_dim=384, heads=4, image_size=80, patch_size=16),
+    backbone=StreamConfig(width=128, depth=4, mlp_dim=384, heads=4, head_dim=32),
+    expert=StreamConfig(width=96, depth=4, mlp_dim=192, heads=4, head_dim=32),
+    pad_id=PAD,
+    eos_id=EOS,
+    bos_id=BOS,
+)
+
+
 def demo_config(**changes: Any) -> Pi05Config:
-    return replace(PRESETS["demo"], pad_id=PAD, eos_id=EOS, bos_id=BOS, **changes)
+    return replace(DEMO, **changes)
 
 
 def make_network(seed: int = 3, dtype: torch.dtype = torch.float32, **changes: Any) -> Network:
@@ -57,12 +69,12 @@ def make_network(seed: int = 3, dtype: torch.dtype = torch.float32, **changes: A
     return network
 
 
-def make_tokenizer() -> Tokenizer:
+def make_tokenizer(special: Sequence[str] = ("<pad>", "<eos>", "<bos>")) -> Tokenizer:
     """One id for every byte, special tokens beside them."""
     tokenizer = Tokenizer(BPE(vocab={c: i for i, c in enumerate(sorted(ByteLevel.alphabet()))}, merges=[]))
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(t, special=True) for t in ("<pad>", "<eos>", "<bos>")])
+    tokenizer.add_special_tokens([AddedToken(t, special=True) for t in special])
     return tokenizer
 
 
@@ -100,16 +112,22 @@ def observe(
     *,
     cameras: tuple[str, ...] = ("top", "wrist"),
     instruction: str = "put two red blocks in",
-    memory: str = "",
     size: int = 80,
+    **feedback: str,
 ) -> Observation:
-    """The observation of a tick: other pixels and joints at every one."""
+    """The observation of a tick: other pixels and joints at every one; `feedback` are texts by kind."""
     chance = np.random.default_rng(tick)
     images: dict[str, NDArray[np.uint8]] = {
         name: chance.integers(0, 256, (size, size, 3), dtype=np.uint8) for name in cameras
     }
     joints = np.asarray(LOW) + chance.random(7) * (np.asarray(HIGH) - np.asarray(LOW))
-    return Observation(tick * 100_000_000, images, joints, instruction, memory)
+    return Observation(tick * 100_000_000, images, joints, instruction, feedback)
+
+
+def prefix_tokens(model: Pi05, slot: int) -> int:
+    """Tokens of the prefix in a slot, which is also the next position."""
+    places = model.pool.prefix_places(slot)
+    return places.stop - places.start
 
 
 # -- text adapters -------------------------------------------------------------------------------
@@ -174,6 +192,11 @@ def merge_adapter(folder: Path, network: Network, scratch: Path, gain: float) ->
 # -- driving an engine ---------------------------------------------------------------------------
 
 
+def task(kind: str, **changes: Any) -> TextTask:
+    """The task of a standard text kind."""
+    return replace(STANDARD_KINDS[kind].task, **changes)
+
+
 class Outcome:
     """All that came out of a run: chunks by tick, texts by id."""
 
@@ -197,10 +220,10 @@ def drive(
     """Tick through a script of observations and questions, then let the texts end."""
     outcome = Outcome()
     for tick, (observation, tasks) in script.items():
-        with engine.observe(observation) as frame:
-            outcome.chunks[tick] = engine.act(frame)
-            for task in tasks:
-                engine.ask(frame, task)
+        with engine.observe(observation) as encoded:
+            outcome.chunks[tick] = engine.act(encoded)
+            for asked in tasks:
+                engine.ask(encoded, asked)
             engine.check_integrity()
         outcome.texts |= {text.id: text for text in engine.advance(budget)}
         engine.check_integrity()
@@ -210,4 +233,4 @@ def drive(
     return outcome
 
 
-ROOMY = Capacity(frames=14, suffixes=26, suffix_tokens=64, max_rows=32)
+ROOMY = Capacity(prefixes=14, suffixes=26, suffix_tokens=64, max_rows=32)

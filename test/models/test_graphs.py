@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How CUDA graphs are recorded, over a stand-in for torch.cuda that keeps its rules; no GPU is needed.
+"""How CUDA graphs are captured, over a stand-in for torch.cuda that keeps its rules; no GPU is needed.
 
 That the device computes the same is `scripts/gpu_check`.
 """
@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from oxygen_ros.models import graphs
-from oxygen_ros.models.graphs import CudaGraphs, find_recorder
+from oxygen_ros.models.graphs import CudaGraphs, find_capturer
 
 GPU = torch.device("cuda", 0)
 
@@ -29,13 +29,13 @@ class FakeGraph:
 
 
 class FakeCuda:
-    """The streams and recordings of torch.cuda: `graph` leaves its stream behind where its end fails."""
+    """The streams and captures of torch.cuda: `graph` leaves its stream behind where its end fails."""
 
     def __init__(self) -> None:
         self.default = self.now = self._make_stream()
-        self.recordings: list[tuple[Any, Any]] = []  # (memory, stream)
+        self.captures: list[tuple[Any, Any]] = []  # (memory, stream)
         self.graphs: list[FakeGraph] = []
-        self.is_recording = False
+        self.is_capturing = False
         self.can_end = True
 
     def _make_stream(self) -> SimpleNamespace:
@@ -48,7 +48,7 @@ class FakeCuda:
         return self.now
 
     def synchronize(self, device: torch.device) -> None:
-        assert not self.is_recording
+        assert not self.is_capturing
 
     def graph_pool_handle(self) -> object:
         return object()
@@ -67,12 +67,12 @@ class FakeCuda:
 
     @contextmanager
     def graph(self, graph: FakeGraph, pool: object, stream: SimpleNamespace, **_: str) -> Iterator[None]:
-        self.recordings.append((pool, stream))
-        before, self.now, self.is_recording = self.now, stream, True
+        self.captures.append((pool, stream))
+        before, self.now, self.is_capturing = self.now, stream, True
         try:
             yield
         finally:
-            self.is_recording = False
+            self.is_capturing = False
             if not self.can_end:
                 raise RuntimeError("operation failed due to a previous error during capture")
             self.now = before
@@ -85,42 +85,42 @@ def cuda(monkeypatch) -> FakeCuda:
     return fake
 
 
-def test_work_runs_before_it_is_recorded_and_not_again(cuda) -> None:
+def test_work_runs_before_it_is_captured_and_not_again(cuda) -> None:
     runs: list[bool] = []
 
     def work() -> torch.Tensor:
-        assert cuda.now is not cuda.default, "a recording needs a stream of its own, and its warm-up the same"
-        runs.append(cuda.is_recording)
+        assert cuda.now is not cuda.default, "a capture needs a stream of its own, and its warm-up the same"
+        runs.append(cuda.is_capturing)
         return torch.tensor(float(len(runs)))
 
-    replay = CudaGraphs(GPU).record(work)
+    replay = CudaGraphs(GPU).capture(work)
     assert runs == [False] * (len(runs) - 1) + [True]
     assert len(runs) > 1
     assert cuda.now is cuda.default
     assert replay() is replay()
     assert cuda.graphs[0].replays == 2
-    assert replay() == len(runs), "the output is what the recorded run put out"
+    assert replay() == len(runs), "the output is what the captured run put out"
 
 
-def test_recordings_share_memory_and_stream(cuda) -> None:
+def test_captures_share_memory_and_stream(cuda) -> None:
     """Freed memory of one stream is not given to another: with a stream each, nothing would be shared."""
-    recorder, other = CudaGraphs(GPU), CudaGraphs(GPU)
-    for one in (recorder, recorder, other):
-        one.record(lambda: torch.zeros(1))
-    first, second, third = cuda.recordings
+    capturer, other = CudaGraphs(GPU), CudaGraphs(GPU)
+    for one in (capturer, capturer, other):
+        one.capture(lambda: torch.zeros(1))
+    first, second, third = cuda.captures
     assert first == second
     assert first[0] is not third[0]
 
 
-def test_a_recording_that_fails_says_why_and_leaves_the_stream(cuda) -> None:
+def test_a_capture_that_fails_says_why_and_leaves_the_stream(cuda) -> None:
     def work() -> torch.Tensor:
-        if cuda.is_recording:
+        if cuda.is_capturing:
             cuda.can_end = False
             raise RuntimeError("operation not permitted when stream is capturing")
         return torch.zeros(1)
 
     with pytest.raises(RuntimeError, match=r"not permitted when stream is capturing.*previous error"):
-        CudaGraphs(GPU).record(work)
+        CudaGraphs(GPU).capture(work)
     assert cuda.now is cuda.default
 
 
@@ -129,10 +129,10 @@ def test_an_error_of_the_work_itself_stays_as_it_is(cuda) -> None:
         raise ValueError("no such token")
 
     with pytest.raises(ValueError, match="no such token"):
-        CudaGraphs(GPU).record(work)
+        CudaGraphs(GPU).capture(work)
     assert cuda.now is cuda.default
 
 
-def test_a_gpu_has_a_recorder_and_a_cpu_has_none(cuda) -> None:
-    assert isinstance(find_recorder(GPU), CudaGraphs)
-    assert find_recorder(torch.device("cpu")) is None
+def test_a_gpu_has_a_capturer_and_a_cpu_has_none(cuda) -> None:
+    assert isinstance(find_capturer(GPU), CudaGraphs)
+    assert find_capturer(torch.device("cpu")) is None

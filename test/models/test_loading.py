@@ -83,7 +83,7 @@ FAULTS = {
     ),
     "too many actions": (
         setting(CONFIG, "action_dim", value=6),
-        r"7 action joints do not fit action_dim 6",
+        r"7 actions do not fit action_dim 6",
     ),
     "horizon 0": (setting(CONFIG, "action_horizon", value=0), r"horizon must be a whole number.*got 0"),
     "steps 0": (setting(CONFIG, "default_num_steps", value=0), r"denoise_steps must be a whole number"),
@@ -190,7 +190,9 @@ def test_home_is_expanded(checkpoint: Path, monkeypatch) -> None:
 
 def test_cuda_where_there_is_none(monkeypatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(ModelError, match=r'device "cuda:1": this torch .* sees no CUDA device; use "cpu"'):
+    with pytest.raises(
+        ModelError, match=r'device "cuda:1": this torch .* sees no CUDA devices; check.*use "cpu"'
+    ):
         check_device("cuda:1")
 
 
@@ -215,10 +217,13 @@ def test_a_gpu_needs_code_that_runs_on_it(
         ("device_count", 1),
         ("get_device_capability", capability),
         ("get_arch_list", [built]),
+        ("get_device_name", "some GPU"),
     ):
         monkeypatch.setattr(f"torch.cuda.{name}", lambda *_, answer=answer: answer)
     if runs:
         assert check_device("cuda:0") == torch.device("cuda", 0)
         return
-    with pytest.raises(ModelError, match=f"this torch is built for {built}: install"):
+    with pytest.raises(
+        ModelError, match=rf"\(some GPU\) is sm_\d+, this torch \(.*\) is built for {built}: install"
+    ):
         check_device("cuda:0")

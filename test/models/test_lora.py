@@ -9,26 +9,35 @@ from pathlib import Path
 
 import pytest
 import torch
-from models_scene import ALL_TARGETS, ROOMY, make_model, merge_adapter, observe, weight_name, write_adapter
+from models_scene import (
+    ALL_TARGETS,
+    ROOMY,
+    make_model,
+    merge_adapter,
+    observe,
+    prefix_tokens,
+    weight_name,
+    write_adapter,
+)
 from safetensors.torch import load_file, save_file
 
 from oxygen_ros.models import ModelError, Rows
-from oxygen_ros.models.pi05.processor import Inputs
+from oxygen_ros.models.pi05.processor import Pi05Inputs
 
 WORDS = [40, 300, 7, 91]
 
 
 def rows_of(model, adapter_of_row: list[int]) -> Rows:
-    """One token for each adapter id, each in its own suffix slot, all over frame 0."""
+    """One token for each adapter id, each in its own suffix slot, all over prefix 0."""
     rows = Rows(ROOMY.max_rows, model.device)
     count = len(adapter_of_row)
     rows.token[:count] = torch.tensor((WORDS * count)[:count])
-    rows.position[:count] = model._prefixes[0].next_position
+    rows.position[:count] = prefix_tokens(model, 0)
     rows.suffix_slot[:count] = torch.arange(count)
     rows.wants_logits[:count] = torch.arange(count)
     rows.adapter[:count] = torch.tensor(adapter_of_row)
     rows.count = rows.wanted = count
-    rows.longest, rows.frame_spans = 1, [(0, 0, count)]
+    rows.longest, rows.prefix_spans = 1, [(0, 0, count)]
     return rows
 
 
@@ -90,7 +99,7 @@ def test_actions_and_prefix_are_bitwise_the_same_with_adapters(demo_network, tmp
     bare, model = ready(demo_network), ready(demo_network, tmp_path / "formal")
     noise = torch.randn(16, 7, generator=torch.Generator().manual_seed(5))
     model.extend(rows_of(model, [1, 0, 1, 1]))
-    places = model.pool.frame_places(0)
+    places = model.pool.prefix_places(0)
     assert torch.equal(model.pool.keys[:, :, places], bare.pool.keys[:, :, places])
     assert torch.equal(model.denoise(0, noise), bare.denoise(0, noise))
 
@@ -206,7 +215,7 @@ def test_inputs_are_left_alone(demo_network) -> None:
     """`encode` and `extend` do not write into what they are given."""
     model = ready(demo_network)
     inputs = model.process(observe(2))
-    copy = Inputs(inputs.images.clone(), inputs.tokens.clone())
+    copy = Pi05Inputs(inputs.images.clone(), inputs.tokens.clone())
     model.encode(inputs, 1)
     assert torch.equal(inputs.images, copy.images)
     assert torch.equal(inputs.tokens, copy.tokens)

@@ -4,28 +4,37 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-from models_scene import ROOMY, drive, make_model, make_network, observe
+from models_scene import ROOMY, drive, make_model, make_network, observe, task
 from torch import nn
 
-from oxygen_ros.engine import Budget, Engine, Memory, Narration
+from oxygen_ros.engine import Budget, Engine
 from oxygen_ros.models import packed
 from oxygen_ros.models.layers import AttentionBlock, GateUpLinear, GeluLinear, QkvLinear
 from oxygen_ros.models.packed import PackedLinear, is_packed, pack
 from oxygen_ros.models.pi05.network import Network
+from oxygen_ros.models.pi05.processor import Pi05Inputs
 
 WIDTH, OUT = 64, 96
 DTYPES = (torch.float32, torch.bfloat16)
 
 
+def need_products(dtype: torch.dtype) -> None:
+    """Skip where the CPU has no packed products of this type."""
+    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("this CPU has no bfloat16 products")
+
+
 @pytest.fixture(autouse=True)
 def pack_small_ones_too(monkeypatch) -> None:
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        pytest.skip("this CPU has no bfloat16 products")
     monkeypatch.setattr(packed, "_LARGEST_BY_INPUT", 0)
+
+
+SiluGateUp = partial(GateUpLinear, silu=True)
 
 
 def make(kind: type[nn.Linear], dtype: torch.dtype, bias: bool = False) -> nn.Linear:
@@ -35,6 +44,7 @@ def make(kind: type[nn.Linear], dtype: torch.dtype, bias: bool = False) -> nn.Li
 
 
 def pack_layer(layer: nn.Linear) -> nn.Module:
+    need_products(layer.weight.dtype)
     holder = nn.ModuleDict({"layer": layer})
     assert pack(holder) == ""
     assert is_packed(holder)
@@ -51,9 +61,11 @@ def pack_layer(layer: nn.Linear) -> nn.Module:
         (GeluLinear, True, lambda layer, x: layer(x)),
         (QkvLinear, False, lambda layer, x: layer.tail(x, 40)),
         (GateUpLinear, False, lambda layer, x: layer(x)),
+        (QkvLinear, True, lambda layer, x: layer.tail(x, 40)),
         (GateUpLinear, False, lambda layer, x: layer.activated(x)),
+        (SiluGateUp, False, lambda layer, x: layer.activated(x)),
     ],
-    ids=["plain", "bias", "gelu", "tail", "gate and up", "activated"],
+    ids=["plain", "bias", "gelu", "tail", "gate and up", "tail with bias", "activated", "silu"],
 )
 def test_they_are_as_close_to_exact_as_plain_ones(kind, bias: bool, call, dtype, rows: int) -> None:
     layer = make(kind, dtype, bias)
@@ -94,6 +106,7 @@ def test_small_float32_layers_stay_and_lie_by_input(monkeypatch) -> None:
 
 
 def packed_and_plain(dtype: torch.dtype) -> tuple[Network, Network]:
+    need_products(dtype)
     networks = make_network(dtype=dtype), make_network(dtype=dtype)
     networks[0].pack()
     assert networks[0].is_packed
@@ -101,10 +114,13 @@ def packed_and_plain(dtype: torch.dtype) -> tuple[Network, Network]:
     return networks
 
 
-@pytest.mark.parametrize("over_pool", [False, True], ids=["by_frame", "over_pool"])
+@pytest.mark.parametrize("over_pool", [False, True], ids=["by_prefix", "over_pool"])
 def test_a_packed_network_acts_and_talks_as_the_plain_one(over_pool: bool) -> None:
     """In float32: chunks but for roundings, texts token for token; also prefixes of no multiple of 8."""
-    script = {tick: (observe(tick), [Memory(max_tokens=8), Narration(max_tokens=8)]) for tick in range(1, 5)}
+    script = {
+        tick: (observe(tick), [task("memory", max_tokens=8), task("narration", max_tokens=8)])
+        for tick in range(1, 5)
+    }
     outcomes = []
     for network in packed_and_plain(torch.float32):
         model = make_model(network, over_pool=over_pool)
@@ -128,6 +144,22 @@ def test_hidden_states_are_those_of_the_prefix_alone() -> None:
     torch.testing.assert_close(hidden[0], hidden[1], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("words", range(1, 9))
+def test_a_packed_prefill_does_not_see_its_padding(dtype: torch.dtype, words: int) -> None:
+    """Rows are padded to a multiple of 8: keys and values of every layer are those without padding."""
+    tokens, images = torch.arange(60, 60 + words), torch.empty(0, 3, 80, 80, dtype=dtype)
+    found = []
+    for network in packed_and_plain(dtype):
+        model = make_model(network)
+        model.allocate(ROOMY)
+        model.encode(Pi05Inputs(images, tokens), 0)
+        found.append(torch.stack((model.pool.keys, model.pool.values)).float())
+    close = 1e-5 if dtype == torch.float32 else 0.05
+    torch.testing.assert_close(found[0], found[1], atol=close, rtol=close)
+    assert not found[0][:, :, :, words:].any(), "padding was written to the pool"
+
+
 def test_every_number_of_rows_was_met_before_the_first_tick(monkeypatch) -> None:
     network, _ = packed_and_plain(torch.bfloat16)
     model = make_model(network)
@@ -141,7 +173,7 @@ def test_every_number_of_rows_was_met_before_the_first_tick(monkeypatch) -> None
         return products(layer, x)
 
     monkeypatch.setattr(PackedLinear, "plain", watch)
-    assert model.record(model.process(observe(1))) == ""
+    assert model.prepare(model.process(observe(1))) == ""
     first = set(met)
     assert set(range(1, ROOMY.max_rows + 1)) <= first
     met.clear()
@@ -162,6 +194,7 @@ def test_a_packed_network_takes_as_much_memory_and_has_no_state_to_save() -> Non
 
 def test_a_layers_weights_are_gone_before_the_next_ones_are_copied(monkeypatch) -> None:
     """A full-size network would otherwise take its memory twice."""
+    need_products(torch.bfloat16)
     try_packing, before = packed._try_packing, []
 
     def watch(layer: nn.Linear) -> nn.Module | None:
@@ -197,10 +230,10 @@ def test_a_build_without_the_operators_keeps_the_plain_layers(linear, monkeypatc
     network.pack()
     assert list(network.modules()) == layers
     assert not network.is_packed
-    assert "dtype float32" in network.lack, "told, not only done without"
+    assert "dtype float32" in network.packing_problem, "told, not only done without"
     model = make_model(network)
     model.allocate(ROOMY)
-    assert model.record(model.process(observe(1))) == network.lack
+    assert model.prepare(model.process(observe(1))) == network.packing_problem
     float32 = make_network()
     float32.pack()
-    assert float32.lack == "", "slower only by a little: not worth a warning"
+    assert float32.packing_problem == "", "slower only by a little: not worth a warning"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention over the pool against attention written out, for any mix of frames, lengths and rows."""
+"""Attention over the pool against attention written out, for any mix of prefixes, lengths and rows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxygen_ros.models import Capacity, Rows
-from oxygen_ros.models.layers import Rotary, rotate
-from oxygen_ros.models.pool import KvPool, attend, attend_by_products
+from oxygen_ros.models.pool import KvPool, attend, attend_by_products, attend_sources
 
 CPU = torch.device("cpu")
 HEADS, DIM, MAX_PREFIX, WORKSPACE = 4, 8, 6, 3
-CAPACITY = Capacity(frames=4, suffixes=5, suffix_tokens=7, max_rows=16)
+CAPACITY = Capacity(prefixes=4, suffixes=5, suffix_tokens=7, max_rows=16)
 
 
 def written_out(q, k, v) -> torch.Tensor:
@@ -42,7 +41,7 @@ def make_pool(over_pool: bool, kv_heads: int, seed: int) -> KvPool:
 
 
 requests = st.lists(
-    st.tuples(st.integers(0, CAPACITY.frames - 1), st.integers(0, 4), st.integers(1, 3)),
+    st.tuples(st.integers(0, CAPACITY.prefixes - 1), st.integers(0, 4), st.integers(1, 3)),
     min_size=1, max_size=CAPACITY.suffixes,
 )  # fmt: skip
 
@@ -56,23 +55,23 @@ requests = st.lists(
     st.integers(0, 99),
 )
 def test_rows_attend_to_their_prefix_and_what_came_before(asked, lengths, kv_heads, over_pool, seed) -> None:
-    """Each request: (frame, tokens cached, tokens now); suffix slot i belongs to request i."""
+    """Each request: (prefix, tokens cached, tokens now); suffix slot i belongs to request i."""
     pool = make_pool(over_pool, kv_heads, seed)
     for slot, length in enumerate(lengths):
-        pool.open_frame(slot, length)
+        pool.open_prefix(slot, length)
     rows = Rows(CAPACITY.max_rows, CPU)
     spans: list[tuple[int, int, int]] = []
     at = 0
-    for suffix, (frame, cached, now) in sorted(enumerate(asked), key=lambda r: r[1][0]):
+    for suffix, (prefix, cached, now) in sorted(enumerate(asked), key=lambda r: r[1][0]):
         first = at
         for place in range(cached, cached + now):
-            rows.frame_slot[at], rows.suffix_slot[at], rows.write_at[at] = frame, suffix, place
+            rows.prefix_slot[at], rows.suffix_slot[at], rows.write_at[at] = prefix, suffix, place
             rows.longest = max(rows.longest, place + 1)
             at += 1
-        if spans and spans[-1][0] == frame:
+        if spans and spans[-1][0] == prefix:
             first = spans.pop()[1]
-        spans.append((frame, first, at))
-    rows.count, rows.frame_spans = at, spans
+        spans.append((prefix, first, at))
+    rows.count, rows.prefix_spans = at, spans
     generator = torch.Generator().manual_seed(seed + 1)
     q = torch.randn(at, HEADS, DIM, generator=generator)
     k, v = (torch.randn(at, kv_heads, DIM, generator=generator) for _ in range(2))
@@ -81,16 +80,16 @@ def test_rows_attend_to_their_prefix_and_what_came_before(asked, lengths, kv_hea
     pool.put(1, view.place, k, v)
     out = pool.attend_rows(1, q, view)
     assert torch.equal(pool.keys[0], before[0][0]), "another layer was written to"
-    stride, tokens = pool.frame_stride, CAPACITY.suffix_tokens
-    base = CAPACITY.frames * stride
+    stride, tokens = pool.prefix_stride, CAPACITY.suffix_tokens
+    base = CAPACITY.prefixes * stride
     for row in range(at):
-        frame, suffix, place = (
-            int(field[row]) for field in (rows.frame_slot, rows.suffix_slot, rows.write_at)
+        prefix, suffix, place = (
+            int(field[row]) for field in (rows.prefix_slot, rows.suffix_slot, rows.write_at)
         )
         start = base + suffix * tokens
         assert torch.equal(pool.keys[1, :, start + place], k[row])
         assert torch.equal(pool.values[1, :, start + place], v[row])
-        seen = [*range(frame * stride, frame * stride + lengths[frame]), *range(start, start + place + 1)]
+        seen = [*range(prefix * stride, prefix * stride + lengths[prefix]), *range(start, start + place + 1)]
         expected = written_out(q[row], pool.keys[1][:, seen], pool.values[1][:, seen])
         torch.testing.assert_close(out[row].double(), expected, atol=1e-5, rtol=1e-5)
 
@@ -132,9 +131,9 @@ def test_a_gpus_masked_attention_is_attention(kv_heads: int) -> None:
 def test_places_of_frames_never_meet() -> None:
     pool = make_pool(False, 1, 0)
     taken: set[int] = set()
-    for slot in range(CAPACITY.frames):
-        pool.open_frame(slot, MAX_PREFIX)
-        places = pool.frame_places(slot, workspace=WORKSPACE)
+    for slot in range(CAPACITY.prefixes):
+        pool.open_prefix(slot, MAX_PREFIX)
+        places = pool.prefix_places(slot, workspace=WORKSPACE)
         mine = set(range(places.start, places.stop))
         assert len(mine) == MAX_PREFIX + WORKSPACE
         assert not mine & taken
@@ -157,18 +156,36 @@ def test_clear_leaves_zeros_there_and_nowhere_else() -> None:
     assert torch.equal(pool.keys, before)
 
 
-def test_rotation_depends_on_distance_alone() -> None:
-    """Scores of rotated q and k are a function of how far apart they stand (Su et al. 2021)."""
-    table = Rotary(DIM, 10000.0, 64, CPU, torch.float32)
-    generator = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(1, 1, DIM, generator=generator) for _ in range(2))
+@pytest.mark.parametrize(("prefix_heads", "own_heads"), [(1, 1), (1, 4), (2, 4), (4, 2)])
+def test_attention_over_sources_of_other_head_counts_is_attention(prefix_heads: int, own_heads: int) -> None:
+    """One softmax over a prefix and an expert's own tokens, each with its number of K/V heads."""
+    generator = torch.Generator().manual_seed(prefix_heads)
+    q = torch.randn(5, HEADS, DIM, generator=generator)
+    prefix = [torch.randn(prefix_heads, 9, DIM, generator=generator) for _ in range(2)]
+    own = [torch.randn(own_heads, 5, DIM, generator=generator) for _ in range(2)]
+    # Nobody sees the prefix's last two places; own tokens see themselves and those before.
+    unseen = torch.zeros(9).masked_fill(torch.arange(9) >= 7, -math.inf)
+    causal = torch.zeros(5, 5).masked_fill(~torch.ones(5, 5).tril().bool(), -math.inf)
+    bias = causal.repeat_interleave(HEADS // own_heads, dim=0)
+    out = attend_sources(q, [(*prefix, unseen), (*own, bias)])
+    for i in range(5):
+        k, v = (
+            torch.cat([p[:, :7].repeat_interleave(HEADS // prefix_heads, 0),
+                       o[:, : i + 1].repeat_interleave(HEADS // own_heads, 0)], dim=1)
+            for p, o in zip(prefix, own, strict=True)
+        )  # fmt: skip
+        torch.testing.assert_close(out[i].double(), written_out(q[i], k, v), atol=1e-5, rtol=1e-5)
+    if prefix_heads == own_heads:
+        one = [torch.cat(pair, dim=1) for pair in zip(prefix, own, strict=True)]
+        torch.testing.assert_close(attend_sources(q, [(*prefix, None), (*own, None)]), attend(q, *one))
 
-    def score(a: int, b: int) -> float:
-        at_a, at_b = (rotate(x, table.at(torch.tensor([p]))) for x, p in ((q, a), (k, b)))
-        return float((at_a * at_b).sum())
 
-    for distance in (0, 1, 7):
-        scores = [score(p + distance, p) for p in (0, 3, 40)]
-        assert max(scores) - min(scores) < 1e-4
-    assert abs(score(5, 0) - score(0, 5)) > 1e-3, "it has a direction"
-    torch.testing.assert_close(rotate(q, table.at(slice(0, 1))), q)
+def test_a_pool_of_prefixes_alone_has_no_place_for_text() -> None:
+    pool = KvPool(CAPACITY, layers=3, kv_heads=2, head_dim=4, max_prefix=20, device=CPU, dtype=torch.float32)
+    assert pool.keys.shape == (3, 2, CAPACITY.prefixes * 32, 4)
+    assert pool.bytes_per_token == 2 * 3 * 2 * 4 * 4
+    assert pool.bytes() == pool.keys.nbytes + pool.values.nbytes
+    k, v = torch.randn(2, 20, 2, 4)
+    pool.put(1, pool.open_prefix(2, 20), k, v)
+    assert pool.prefix_places(2) == slice(64, 84)
+    assert torch.equal(pool.keys[1, :, 64:84].transpose(0, 1), k)

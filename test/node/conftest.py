@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the node's tests: a made-up robot over real DDS, and real node processes.
 
-Here lives no test. Helpers beside the tests have no import path of their own (`--import-mode=importlib`), so
-this loads `node_lab` (a robot and a listener) by file, once. toy.py (a model that misbehaves) is a program.
+Helpers beside the tests have no import path of their own (`--import-mode=importlib`), so this loads
+`node_lab` (a robot and a listener) by file, once. toy.py (a model that misbehaves) is a program.
 """
 
 from __future__ import annotations

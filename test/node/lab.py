@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A robot made of two cameras and seven joints, which publishes over real DDS and remembers what it hears.
 
-Here lives no test. The robot's own thread publishes; tests change what it publishes (`robot.spoiled`) and
-wait for what comes back. Proofs that nothing came use a message that must come instead, never a sleep.
+No test. The robot's own thread publishes; tests change what it publishes (`robot.spoiled`) and wait for what
+comes back. To prove that nothing came, they wait for a message that must come instead, and never sleep.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Robot:
         rclpy.init()
         self.node = rclpy.create_node("robot")
         self.heard: dict[str, list[Any]] = defaultdict(list)
-        self._heard_at: dict[str, list[float]] = defaultdict(list)
+        self._sent_at: dict[str, list[float]] = defaultdict(list)
         self.spoil_image: Callable[[str, Image], Image | None] = lambda camera, image: image
         self.spoil_joints: Callable[[JointState], JointState | None] = lambda joints: joints
         self.is_on = True
@@ -96,10 +96,10 @@ class Robot:
     def listen(self, topic: str, kind: Any, profile: QoSProfile) -> None:
         """Keep what comes on a topic."""
 
-        def keep(message: Any) -> None:
+        def keep(message: Any, info: Any) -> None:
             with self._grown:
                 self.heard[topic].append(message)
-                self._heard_at[topic].append(time.monotonic())
+                self._sent_at[topic].append(info["source_timestamp"] / 1e9)
                 self._grown.notify_all()
 
         self.node.create_subscription(kind, topic, keep, profile)
@@ -133,17 +133,17 @@ class Robot:
         """What another node said: a new one counts its ticks from 1 again."""
         with self._grown:
             self.heard.clear()
-            self._heard_at.clear()
+            self._sent_at.clear()
 
     def now(self, topic: str) -> int:
         """How many messages of a topic were heard: the `after` of what is to come."""
         with self._grown:
             return len(self.heard[topic])
 
-    def heard_at(self, topic: str, fits: Callable[[Any], bool]) -> float:
-        """When the last fitting message of a topic came [s, steady clock]."""
+    def sent_at(self, topic: str, fits: Callable[[Any], bool]) -> float:
+        """When the last fitting message of a topic was published [s, the publisher's system clock]."""
         with self._grown:
-            pairs = zip(self.heard[topic], self._heard_at[topic], strict=True)
+            pairs = zip(self.heard[topic], self._sent_at[topic], strict=True)
             return [at for message, at in pairs if fits(message)][-1]
 
     def wait_for_status(
@@ -259,6 +259,16 @@ def make_image(stamp: Any, shade: int) -> Image:
     image.header.stamp = stamp
     image.data = array.array("B", pixels.tobytes())
     return image
+
+
+def joints_of(chunk: ActionChunk) -> list[str]:
+    """Names of a chunk's components."""
+    return [component.name for component in chunk.components]
+
+
+def feedback_of(text: TextOutput) -> dict[str, str]:
+    """Text kind -> the text of it that stood in the prompt."""
+    return dict(zip(text.feedback_kinds, text.feedback_texts, strict=True))
 
 
 def nanoseconds(stamp: Any) -> int:

@@ -50,6 +50,7 @@ def test_without_one_configure_fails_by_name(robot: Robot, node: Any) -> None:
 
 
 def test_one_that_is_no_urdf_is_refused(robot: Robot, node: Any, describe: Any) -> None:
+    assert robot.set_parameter("limits.description_wait", 30.0) == ""
     describe.publish(String(data='<!DOCTYPE a [<!ENTITY b "c">]><robot/>'))
     assert not robot.change_state("configure")
     robot.wait_for_status("model", "declares a document type", level="error")

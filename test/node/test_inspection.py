@@ -29,7 +29,7 @@ def test_the_ghost_stands_where_the_chunk_ends(robot: Robot) -> None:
         "/oxygen/action_chunk", lambda m: nanoseconds(m.valid_until) == nanoseconds(ghost.header.stamp)
     )
     assert list(ghost.name) == list(JOINTS)
-    last = chunk.values[-len(chunk.joint_names) :]
+    last = chunk.values[-len(chunk.components) :]
     assert list(ghost.position) == pytest.approx(list(last), abs=1e-6)
 
 

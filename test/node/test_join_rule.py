@@ -8,21 +8,16 @@ from typing import Any
 
 import pytest
 
-from oxygen_ros.models.interface import ModelSpec
-from oxygen_ros.node.parameters import FIXED
-from oxygen_ros.node.settings import Settings
-from oxygen_ros.robot.overlap import JoinRule
+from oxygen_ros.actions import joint_space
+from oxygen_ros.models.interface import ExpertSpec
+from oxygen_ros.node.settings import make_settings
+from oxygen_ros.robot.joining import JoinRule
 
-SPEC = ModelSpec(
-    family="toy", cameras=("top",), image_size=(2, 2), joints=("a",), action_joints=("a",),
-    representation="position", horizon=16, action_dim=1, step=0.1, denoise_steps=5, vocabulary=2,
-    eos_ids=(0,), max_prefix=1, cache_bytes_per_token=1,
-)  # fmt: skip
+EXPERT = ExpertSpec("arm", joint_space(["a"]), horizon=16, width=1, step=0.1, denoise_steps=5)
 
 
-def rule(latency: float = 0.0, spec: ModelSpec = SPEC, **changes: Any) -> JoinRule:
-    values = {name: row.default for name, row in FIXED.items()}
-    return Settings({**values, **changes}).make_join_rule(spec, latency)
+def rule(latency: float = 0.0, expert: ExpertSpec = EXPERT, **changes: Any) -> JoinRule:
+    return make_settings(changes).join.make_rule(expert, latency)
 
 
 def test_by_default_each_chunk_stands_alone_and_what_is_left_would_weigh() -> None:
@@ -38,4 +33,4 @@ def test_the_delay_is_the_latency_in_whole_steps_and_never_less(latency: float, 
 def test_what_is_set_does_not_depend_on_the_machine() -> None:
     fixed = {"join.delay_steps": 3, "join.overlap": 0.42, "join.max_weight": 2.0, "join.mode": "blend"}
     assert rule(0.01, **fixed) == rule(5.0, **fixed) == JoinRule("blend", 3, 4, "exp", 2.0, 0.5)
-    assert rule(0.0, replace(SPEC, step=1.0), **{"join.overlap": 0.1}).overlap == 1
+    assert rule(0.0, replace(EXPERT, step=1.0), **{"join.overlap": 0.1}).overlap == 1

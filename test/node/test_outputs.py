@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from node_lab import JOINTS, Robot, nanoseconds
-from oxygen_ros.msg import ActionChunk
+from node_lab import JOINTS, Robot, joints_of, nanoseconds
+from oxygen_ros.msg import ActionChunk, ActionComponent
 from rclpy.duration import Duration
 from rclpy.qos import QoSProfile
 from std_msgs.msg import String
@@ -31,16 +31,19 @@ def test_chunks_have_shape_and_stamps(robot: Robot) -> None:
     before = robot.now("/oxygen/action_chunk")
     first = robot.wait_for("/oxygen/action_chunk", after=before)
     second = robot.wait_for("/oxygen/action_chunk", lambda m: m.tick > first.tick)
-    assert list(first.joint_names) == list(JOINTS)
+    assert joints_of(first) == list(JOINTS)
+    assert {(component.kind, component.size) for component in first.components} == {
+        (ActionComponent.JOINT_POSITION, 1)
+    }
+    assert first.expert == "actions"
     assert first.horizon == 16
     assert first.step == pytest.approx(0.1)
-    assert first.representation == first.POSITION
     values = np.array(first.values, np.float64)
     assert values.shape == (16 * 7,)
     assert np.isfinite(values).all()
     assert np.abs(values).max() <= 3.2 + 1e-6
     assert nanoseconds(first.valid_until) == nanoseconds(first.header.stamp) + 1_600_000_000
-    assert 0 <= first.first_valid <= 5
+    assert 0 <= first.first_valid < 16
     assert nanoseconds(second.header.stamp) > nanoseconds(first.header.stamp)
 
 
@@ -50,7 +53,7 @@ def test_texts_come_with_their_figures(robot: Robot) -> None:
             "/oxygen/text", lambda m, kind=kind: m.kind == kind and m.finish_reason in ENDED
         )
         # 8 tokens at 4 steps a tick, where the machine gives them; an early end may come in the tick itself.
-        assert 0 <= text.tick_finished - text.tick_asked <= 4
+        assert text.tick_finished >= text.tick_asked
         assert text.tokens <= 8
         assert nanoseconds(text.header.stamp) > 0
         robot.wait_for(f"/oxygen/{kind}", lambda m, text=text: m.data == text.text)
@@ -85,7 +88,7 @@ def test_one_prefill_a_tick_and_bounded_text(robot: Robot) -> None:
     assert last.mode == "oxygen"
     assert last.prefills - first.prefills == last.tick - first.tick
     assert last.used_steps <= last.granted_steps <= 4
-    assert last.frame_slots_used < last.frame_slots_total
+    assert last.prefix_slots_used < last.prefix_slots_total
     assert min(last.prefill, last.denoise, last.publish) > 0
     assert 0 <= last.age < 0.3
     assert last.skew <= 0.03
@@ -101,8 +104,8 @@ def test_trajectories_start_after_now_and_increase(robot: Robot) -> None:
     assert all(a < b for a, b in itertools.pairwise(offsets))
     assert offsets[-1] == 1_600_000_000
     chunk = robot.wait_for("/oxygen/action_chunk", lambda m: m.header.stamp == message.header.stamp)
-    # One more step may have passed between the two publications.
-    assert 0 <= chunk.horizon - chunk.first_valid - len(message.points) <= 1
+    # More may have passed between the two publications, never less.
+    assert 0 < len(message.points) <= chunk.horizon - chunk.first_valid
 
 
 def test_an_instruction_counts_from_the_next_tick(robot: Robot) -> None:

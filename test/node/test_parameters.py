@@ -5,25 +5,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from oxygen_ros.engine import ticks_of_text
+from oxygen_ros.actions import ActionComponent, ActionSpace, ComponentKind, joint_space
+from oxygen_ros.engine import TextKind, ticks_of_text
 from oxygen_ros.models import ModelSpec
+from oxygen_ros.models.interface import ExpertSpec
+from oxygen_ros.node.layout import make_layout
 from oxygen_ros.node.parameters import (
     FIXED,
     ParameterProblem,
     describe_table,
     explain_unknown,
-    find_row,
+    find_rows,
     rows_of_model,
 )
-from oxygen_ros.node.settings import Settings
-
-DEFAULTS = {name: row.default for name, row in FIXED.items()}
+from oxygen_ros.node.settings import make_settings
 
 
 @pytest.mark.parametrize(
@@ -40,9 +42,7 @@ DEFAULTS = {name: row.default for name, row in FIXED.items()}
     ],
 )
 def test_good_values_are_taken(name: str, value: Any, checked: Any) -> None:
-    row = find_row(name)
-    assert row is not None
-    result = row.check(value)
+    result = find_rows({name: value})[name].check(value)
     assert result == checked
     assert type(result) is type(checked)
 
@@ -63,16 +63,16 @@ def test_good_values_are_taken(name: str, value: Any, checked: Any) -> None:
     ],
 )
 def test_bad_values_are_refused_with_the_cure(name: str, value: Any, words: str) -> None:
-    row = find_row(name)
-    assert row is not None
+    row = find_rows({name: value})[name]
     with pytest.raises(ParameterProblem) as caught:
         row.check(value)
     assert words in str(caught.value)
 
 
 def test_unknown_names_get_a_suggestion() -> None:
-    assert find_row("perriod") is None
-    assert find_row("cameras.top.topics") is None
+    assert (
+        not {"perriod", "cameras.top.topics"} & find_rows({"perriod": 0.1, "cameras.top.topics": ""}).keys()
+    )
     assert "did you mean 'period'?" in explain_unknown("perriod")
 
 
@@ -83,14 +83,11 @@ def test_every_row_is_in_the_manual_with_what_is_allowed() -> None:
     assert all(row.check(row.default) == row.default for row in FIXED.values() if not row.required)
 
 
-def _spec() -> ModelSpec:
-    return ModelSpec(
-        family="toy", cameras=("top", "wrist"), image_size=(8, 8), joints=("a", "b"), action_joints=("b",),
-        representation="position", horizon=4, action_dim=2, step=0.1, denoise_steps=1, vocabulary=8,
-        eos_ids=(0,), max_prefix=4, cache_bytes_per_token=1,
-    )  # fmt: skip
-
-
+ARM = ExpertSpec("arm", joint_space(["b"]), horizon=4, width=2, step=0.1, denoise_steps=1)
+SPEC = ModelSpec(
+    family="toy", cameras=("top", "wrist"), image_size=(8, 8), joints=("a", "b"), experts=(ARM,),
+    eos_ids=(0,), feedback=("subtask", "memory"),
+)  # fmt: skip
 CAMERAS = {"cameras.top.topic": "/top", "cameras.wrist.topic": "/wrist"}
 
 
@@ -98,13 +95,8 @@ CAMERAS = {"cameras.top.topic": "/top", "cameras.wrist.topic": "/wrist"}
 def test_our_own_files_hold_only_good_parameters(name: str) -> None:
     path = Path(__file__).resolve().parents[2] / "config" / name
     ((_, content),) = yaml.safe_load(path.read_text()).items()
-    values = dict(_flatten(content["ros__parameters"]))
-    for parameter, value in values.items():
-        row = find_row(parameter)
-        assert row is not None, explain_unknown(parameter)
-        values[parameter] = row.check(value)
-    settings = Settings({**DEFAULTS, **values})
-    assert set(settings.tasks) == {"memory", "narration", "answer"}
+    settings = make_settings(dict(_flatten(content["ros__parameters"])))
+    assert {kind.name for kind in settings.text.kinds} == {"memory", "narration", "answer"}
 
 
 def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -116,20 +108,15 @@ def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def test_a_robot_is_described_in_its_own_names() -> None:
-    values = {
-        **DEFAULTS,
-        **CAMERAS,
-        "joints.b.name": "wheel",
-        "limits.wheel.lower": -1.0,
-        "limits.wheel.upper": 2.0,
-    }
-    robot = Settings(values).describe_robot(_spec())
-    assert [camera.topic for camera in robot.cameras] == ["/top", "/wrist"]
-    assert robot.joints == ("a", "wheel")
-    assert robot.action_joints == ("wheel",)
-    assert robot.ranges == {"wheel": (-1.1, 2.1)}
-    assert robot.limits.by_joint["wheel"].upper == 2.0
-    assert robot.unlimited == ()
+    values = {**CAMERAS, "joints.b.name": "wheel", "limits.wheel.lower": -1.0, "limits.wheel.upper": 2.0}
+    layout = make_layout(make_settings(values), SPEC)
+    assert [camera.topic for camera in layout.cameras.values()] == ["/top", "/wrist"]
+    assert layout.joints == ("a", "wheel")
+    assert layout.space == joint_space(["wheel"])
+    assert layout.columns(0) == [1]
+    assert layout.ranges == {"wheel": (-1.1, 2.1)}
+    assert layout.limits.by_joint["wheel"].upper == 2.0
+    assert layout.unlimited == ()
 
 
 @pytest.mark.parametrize(
@@ -145,39 +132,104 @@ def test_a_robot_is_described_in_its_own_names() -> None:
         ({"text.answer.prompt": "Q: "}, "{question}"),
         ({"text.memory.stop": [""]}, "text.memory.stop"),
         ({"text.memory.every_n_ticks": 0}, "text.memory.on_instruction is false: it would never be asked"),
-        ({"subtask.feed_prompt": True}, "text.subtask.enabled is false: there is none to feed"),
+        ({"text.subtask.feed_prompt": True}, "text.subtask.enabled is false: there is none to feed"),
+        ({"expert": "leg"}, "'expert': the model has no action expert 'leg'; it has arm"),
+        ({"other_experts": ["arm"]}, "'other_experts' names 'arm', which acts already"),
+        ({"periode": 1.0}, "'periode' is unknown; did you mean 'period'?"),
     ],
 )
 def test_clashes_are_named(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ParameterProblem) as caught:
-        Settings({**DEFAULTS, **CAMERAS, **changes}).describe_robot(_spec())
+        make_layout(make_settings({**CAMERAS, **changes}), SPEC)
     assert words in str(caught.value)
 
 
+def kinds_of(**changes: Any) -> dict[str, TextKind]:
+    return {kind.name: kind for kind in make_settings(changes).text.kinds}
+
+
 def test_the_memory_lag_follows_from_tokens_and_steps() -> None:
-    settings = Settings({**DEFAULTS, "text.memory.max_tokens": 30, "budget.steps": 4})
-    assert settings.memory_lag == ticks_of_text(30, 4) + 1 == 9
-    assert Settings({**DEFAULTS, "memory.lag_ticks": 12}).memory_lag == 12
+    memory = kinds_of(**{"text.memory.max_tokens": 30, "budget.steps": 4})["memory"]
+    assert memory.feed_after == ticks_of_text(30, 4) + 1 == 9
+    assert kinds_of(**{"text.memory.lag_ticks": 12})["memory"].feed_after == 12
 
 
 def test_subtasks_are_fed_by_the_same_rule_where_they_are() -> None:
-    on = {**DEFAULTS, "text.subtask.enabled": True, "text.subtask.max_tokens": 9}
-    assert Settings(on).subtask_lag is None
-    assert Settings({**on, "subtask.feed_prompt": True}).subtask_lag == ticks_of_text(9, 4) + 1 == 4
-    assert Settings({**on, "subtask.feed_prompt": True, "subtask.lag_ticks": 2}).subtask_lag == 2
+    on = {"text.subtask.enabled": True, "text.subtask.max_tokens": 9}
+    assert kinds_of(**on)["subtask"].feed_after == 0
+    fed = {**on, "text.subtask.feed_prompt": True}
+    assert kinds_of(**fed)["subtask"].feed_after == ticks_of_text(9, 4) + 1 == 4
+    assert kinds_of(**fed, **{"text.subtask.lag_ticks": 2})["subtask"].feed_after == 2
+
+
+def test_only_kinds_that_the_prompt_has_a_place_for_are_fed_back() -> None:
+    """By default a memory is, where it can be; what somebody asked for by name is refused by name."""
+    deaf = replace(SPEC, feedback=())
+    (memory, *_) = make_settings({}).text.kinds_of(deaf)
+    assert (memory.name, memory.feed_after) == ("memory", 0)
+    hazard = {"text.hazard.prompt": "Hazard: ", "text.hazard.feed_prompt": True}
+    for spec, given in ((deaf, {"text.memory.feed_prompt": True}), (SPEC, hazard)):
+        with pytest.raises(ParameterProblem, match=r"feed_prompt' is true, but the prompt of this model"):
+            make_settings(given).text.kinds_of(spec)
+    assert [kind.feed_after > 0 for kind in make_settings(hazard).text.kinds_of(
+        replace(SPEC, feedback=("memory", "hazard")))] == [True, False, False, True]  # fmt: skip
 
 
 def test_a_new_instruction_ends_what_would_be_acted_on_and_keeps_what_people_read() -> None:
-    on = {**DEFAULTS, "text.subtask.enabled": True}
-    assert Settings(on).cancelled_kinds == ("memory", "subtask")
+    on = {"text.subtask.enabled": True}
+
+    def cancelled(**changes: Any) -> list[str]:
+        return [name for name, kind in kinds_of(**on, **changes).items() if kind.cancel_on_instruction]
+
+    assert cancelled() == ["memory", "subtask"]
     changed = {"text.memory.when_instructed": "keep", "text.answer.when_instructed": "cancel"}
-    assert Settings({**on, **changed}).cancelled_kinds == ("subtask", "answer")
+    assert cancelled(**changed) == ["subtask", "answer"]
 
 
 def test_a_kind_may_be_asked_at_new_instructions_only() -> None:
     only = {"text.narration.every_n_ticks": 0, "text.narration.on_instruction": True}
-    (narration,) = [r for r in Settings({**DEFAULTS, **only}).recurring if r.task.kind == "narration"]
+    narration = kinds_of(**only)["narration"]
     assert [narration.is_due(1, True), narration.is_due(1), narration.is_due(11)] == [True, False, False]
+
+
+def test_a_kind_of_ones_own_needs_no_more_than_a_prompt() -> None:
+    hazard = kinds_of(**{"text.hazard.prompt": "Hazard: "})["hazard"]
+    assert (hazard.task.prompt, hazard.every_n_ticks, hazard.is_question) == ("Hazard: ", 10, False)
+    why = kinds_of(**{"text.why.prompt": "Why {question}", "text.why.at_once": 2})["why"]
+    assert (why.is_question, why.at_once, why.every_n_ticks) == (True, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"text.hazard.enabled": True}, "A text kind of your own needs text.hazard.prompt"),
+        ({"text.naration.max_tokens": 8}, "did you mean 'text.narration.max_tokens'?"),
+        ({"text.hazard.prompt": "x", "text.hazard.max_token": 8}, "did you mean 'text.hazard.max_tokens'?"),
+        ({"text.answer.every_n_ticks": 8}, "'text.answer.every_n_ticks' is unknown"),
+        ({"text.tick.prompt": "x"}, "cannot have the topic ~/tick"),
+        ({"text.my kind.prompt": "x"}, "cannot have the topic ~/my kind"),
+    ],
+)
+def test_a_kind_that_cannot_be_is_named(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ParameterProblem) as caught:
+        make_settings(given)
+    assert words in str(caught.value)
+
+
+def test_actions_that_no_trajectory_can_command_are_refused_by_name() -> None:
+    tool = ActionSpace((ActionComponent("tool", ComponentKind.ROTATION, "1", "base", "quaternion_xyzw"),))
+    spec = replace(SPEC, experts=(replace(ARM, name="tool", action_space=tool, width=4), ARM))
+    layout = make_layout(make_settings(CAMERAS), spec)
+    assert "'tool' is a rotation" in layout.uncommandable
+    for given, words in (
+        ({"command.enabled": True}, "'command.enabled' is true, but .*'tool' is a rotation"),
+        ({"join.mode": "rtc"}, "'join.mode' is 'rtc', but .*'tool' is a rotation"),
+    ):
+        with pytest.raises(ParameterProblem, match=words):
+            make_layout(make_settings({**CAMERAS, **given}), spec)
+    # The other expert can be, and then the first one acts besides.
+    arm = {"expert": "arm", "other_experts": ["tool"], "command.enabled": True, "join.mode": "rtc"}
+    assert make_layout(make_settings({**CAMERAS, **arm}), spec).uncommandable == ""
 
 
 def test_a_models_rows_carry_its_names() -> None:

@@ -11,14 +11,14 @@ import torch
 from oxygen_ros.engine import Engine
 from oxygen_ros.engine.budget import bucket_of
 from oxygen_ros.models import load_model
-from oxygen_ros.node.parameters import FIXED, ParameterProblem
-from oxygen_ros.node.poison import is_poisoned
-from oxygen_ros.node.preparation import PreparationError, check_device, prepare, resolve_folder
-from oxygen_ros.node.settings import Settings
+from oxygen_ros.node.device import is_device_lost
+from oxygen_ros.node.layout import make_layout
+from oxygen_ros.node.parameters import ParameterProblem
+from oxygen_ros.node.preparation import PreparationError, load, prepare, resolve_folder
+from oxygen_ros.node.settings import make_settings
 
 MODEL = Path(__file__).resolve().parents[2] / "resource" / "demo_model"
 VALUES = {
-    **{name: row.default for name, row in FIXED.items()},
     "cameras.top.topic": "/top",
     "cameras.wrist.topic": "/wrist",
     "text.memory.max_tokens": 8,
@@ -28,9 +28,9 @@ VALUES = {
 
 
 def _prepare(**changes: object) -> Engine:
-    settings = Settings({**VALUES, **changes})
+    settings = make_settings({**VALUES, **changes})
     model = load_model(MODEL)
-    prepared = prepare(settings, model, settings.describe_robot(model.spec), lambda: False)
+    prepared = prepare(settings, model, make_layout(settings, model.spec), lambda: False)
     assert prepared.latency.chunk > 0
     return prepared.engine
 
@@ -40,7 +40,7 @@ def test_the_warm_up_leaves_nothing_behind(mode: str) -> None:
     engine = _prepare(mode=mode)
     assert engine.mode == mode
     assert engine.live == 0
-    assert engine.frames.used == engine.suffixes.used == 0
+    assert engine.prefixes.used == engine.suffixes.used == 0
     assert engine.counters.ticks == engine.counters.prefills == engine.counters.finished == 0
     engine.check_integrity()
 
@@ -48,7 +48,7 @@ def test_the_warm_up_leaves_nothing_behind(mode: str) -> None:
 def test_the_warm_up_knows_the_cost_of_every_size() -> None:
     engine = _prepare()
     measured = {bucket_of(rows) for rows in (1, 2, 4, 8, 16)}
-    assert measured <= set(engine.costs._seconds)
+    assert measured <= set(engine.costs._steps)
     assert engine.costs.predict(16) > 0
 
 
@@ -64,35 +64,11 @@ def test_a_period_longer_than_the_chunk_is_refused_with_both_numbers() -> None:
         _prepare(period=5.0)
 
 
-def test_devices() -> None:
-    check_device("cpu")
-    with pytest.raises(ParameterProblem, match="'device' is 'gpu'"):
-        check_device("gpu")
-    if not torch.cuda.is_available():
-        with pytest.raises(ParameterProblem, match="sees 0 CUDA devices"):
-            check_device("cuda:0")
-    assert not is_poisoned(torch.device("cpu"), RuntimeError("CUDA error: an illegal memory access"))
-
-
-def test_a_torch_without_code_for_the_gpu_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenRAL/openral PR#167: a build without sm_110 would fail at every operation on a Jetson Thor."""
-    built = ["sm_80", "sm_90"]
-    cuda = {
-        "is_available": lambda: True,
-        "device_count": lambda: 1,
-        "get_device_capability": lambda device: (11, 0),
-        "get_device_name": lambda device: "Thor",
-        "get_arch_list": lambda: built,
-    }
-    for name, answer in cuda.items():
-        monkeypatch.setattr(torch.cuda, name, answer)
-    with pytest.raises(
-        ParameterProblem, match=r"built for sm_80, sm_90, but cuda:0 \(Thor\) is sm_110; install"
-    ):
-        check_device("cuda:0")
-    for enough in ("sm_110", "sm_110a", "compute_90"):
-        built[:] = ["sm_80", enough]
-        check_device("cuda:0")
+def test_a_device_that_cannot_compute_is_named() -> None:
+    """What is wrong with it is models.loading's `check_device`."""
+    with pytest.raises(ParameterProblem, match="parameter 'device': device \"gpu\" is no torch device"):
+        load(make_settings({**VALUES, "device": "gpu"}), load_model, lambda: False)
+    assert not is_device_lost(torch.device("cpu"), RuntimeError("CUDA error: an illegal memory access"))
 
 
 def test_folders_of_packages() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from node_lab import RELIABLE, Robot, nanoseconds
+from node_lab import RELIABLE, Robot, feedback_of, nanoseconds
 from oxygen_ros.msg import ActionChunk, TextOutput
 from std_msgs.msg import String
 
@@ -22,7 +22,7 @@ SAME = {
     "trigger": "images",
     "seed": SEED,
     "instruction": "tidy up",
-    "subtask.feed_prompt": True,
+    "text.subtask.feed_prompt": True,
     "text.subtask.enabled": True,
     "text.subtask.every_n_ticks": 4,
     "text.subtask.max_tokens": 8,
@@ -59,7 +59,7 @@ def test_a_subtask_enters_the_prompt_at_its_tick(robot: Robot) -> None:
     assert min(m.tick_asked for m in texts) == 1
     in_time = [m.tick_asked + LAG for m in texts if m.kind == "subtask" and m.finish_reason in ENDED
                and m.tick_finished < m.tick_asked + LAG]  # fmt: skip
-    fed = {m.tick_asked: m.subtask for m in texts if m.tick_asked <= 30}
+    fed = {m.tick_asked: feedback_of(m).get("subtask", "") for m in texts if m.tick_asked <= 30}
     assert {tick: words for tick, words in fed.items() if tick < min(in_time)} == dict.fromkeys(
         [tick for tick in fed if tick < min(in_time)], ""
     )
@@ -71,8 +71,8 @@ def test_a_text_tells_all_that_the_model_saw(robot: Robot) -> None:
     robot.question.publish(String(data="what is left?"))
     answer = robot.wait_for("/oxygen/text", lambda m: m.kind == "answer")
     assert answer.prompt == "Question: what is left? Answer: "
-    assert (answer.instruction, answer.subtask) == ("tidy up", SAYS)
-    assert answer.memory == SAYS
+    assert answer.instruction == "tidy up"
+    assert feedback_of(answer) == {"memory": SAYS, "subtask": SAYS}
     assert (answer.adapter, answer.seed, answer.temperature, answer.top_p) == ("", SEED, 0.0, 1.0)
     chunk = robot.wait_for("/oxygen/action_chunk", lambda m: m.tick == answer.tick_asked)
     assert chunk.header.stamp == answer.header.stamp
@@ -92,8 +92,8 @@ def test_a_new_instruction_is_asked_about_at_once_and_ends_what_would_be_acted_o
     assert {m.kind for m in cancelled} <= {"memory", "subtask"}
     assert {m.instruction for m in cancelled} == {"tidy up"}
     # What the model said for the old instruction is gone from the prompt until it speaks of the new one.
-    assert {(m.memory, m.subtask) for m in texts if taken <= m.tick_asked < taken + LAG} == {("", "")}
-    assert any(m.subtask == SAYS for m in texts if m.instruction == "wave")
+    assert not [m for m in texts if taken <= m.tick_asked < taken + LAG and feedback_of(m)]
+    assert any(feedback_of(m).get("subtask") == SAYS for m in texts if m.instruction == "wave")
     assert not [m for m in texts if m.kind in ("memory", "subtask") and m.instruction == "tidy up"
                 and m.tick_finished >= taken]  # fmt: skip
 
@@ -111,12 +111,14 @@ def test_a_refused_instruction_asks_nothing_and_ends_nothing(robot: Robot) -> No
 
 def test_the_same_image_gives_the_same_chunk_in_another_node(robot: Robot) -> None:
     """strands-labs/robots PR#725: chance comes from seed and stamp, not from when or how often it ticked."""
-    robot.wait_for("/twin/action_chunk", lambda m: m.tick >= 40, timeout=60)
-    ours, twins = (
-        {nanoseconds(m.header.stamp): tuple(m.values) for m in robot.heard[f"/{name}/action_chunk"]}
-        for name in ("oxygen", "twin")
-    )
+
+    def chunks(name: str) -> dict[int, tuple[float, ...]]:
+        heard = list(robot.heard[f"/{name}/action_chunk"])
+        return {nanoseconds(m.header.stamp): tuple(m.values) for m in heard}
+
+    # On a busy machine each leaves out images of its own.
+    robot.wait_for("/twin/action_chunk", lambda m: len(chunks("oxygen").keys() & chunks("twin").keys()) >= 20)
+    ours, twins = chunks("oxygen"), chunks("twin")
     common = ours.keys() & twins.keys()
-    assert len(common) >= 20
     assert all(ours[stamp] == twins[stamp] for stamp in common)
     assert len({ours[stamp] for stamp in common}) == len(common)

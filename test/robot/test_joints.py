@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxygen_ros.robot.joints import MAX_READINGS, JointBuffer, summarise
+from oxygen_ros.robot.joints import MAX_READINGS, JointBuffer, JointFault, summarize
 
 MS = 1_000_000
 S = 1000 * MS
@@ -18,6 +18,10 @@ S = 1000 * MS
 
 def make(names: str = "a b c", **ranges: tuple[float, float]) -> JointBuffer:
     return JointBuffer(names.split(), ranges, history_ns=S)
+
+
+def explain(joints: JointBuffer, stamp_ns: int, max_age_ns: int) -> list[str]:
+    return [str(fault) for fault in joints.find_faults(stamp_ns, max_age_ns)]
 
 
 def test_order_in_messages_does_not_matter_and_strangers_are_ignored() -> None:
@@ -59,13 +63,13 @@ def test_not_finite_in_a_used_joint_means_not_ready_and_recovers(bad: float) -> 
     joints = make("a b")
     assert joints.add(S, ["a", "unused", "b"], [1.0, bad, 2.0]) == []
     assert joints.sample(S, 0).tolist() == [1.0, 2.0]
-    (words,) = joints.add(S + MS, ["a", "b"], [1.0, bad])
-    assert "'b'" in words
-    assert str(bad) in words
+    (fault,) = joints.add(S + MS, ["a", "b"], [1.0, bad])
+    assert (fault.joint, fault.reason) == ("b", "rejected")
+    assert str(fault) == f"joint 'b' reads {bad}; a failed read?"
     # The older good value does not stand in for the failed one.
     assert joints.sample(S + MS, 100 * MS) is None
     assert joints.sample(S + 2 * MS, 100 * MS) is None
-    assert joints.explain(S + MS, 100 * MS) == [words]
+    assert explain(joints, S + MS, 100 * MS) == [str(fault)]
     joints.add(S + 3 * MS, ["a", "b"], [1.0, 2.5])
     assert joints.sample(S + 3 * MS, 100 * MS).tolist() == [1.0, 2.5]
 
@@ -74,7 +78,7 @@ def test_a_failed_read_reported_as_minus_pi_is_out_of_range() -> None:
     """interbotix_ros_core PR#46: a failed read is reported as -pi."""
     joints = make("a b", b=(-1.5, 1.5))
     assert joints.add(S, ["a", "b"], [-math.pi, 1.5]) == []  # no range for a; bounds are inside
-    (words,) = joints.add(S + MS, ["a", "b"], [0.0, -math.pi])
+    (words,) = map(str, joints.add(S + MS, ["a", "b"], [0.0, -math.pi]))
     assert "'b' reads -3.14159" in words
     assert "[-1.5, 1.5]" in words
     assert joints.sample(S + MS, S) is None
@@ -83,9 +87,9 @@ def test_a_failed_read_reported_as_minus_pi_is_out_of_range() -> None:
 
 def test_length_mismatch_and_zero_stamp_are_rejected_with_numbers() -> None:
     joints = make("a b")
-    assert "2 names but 1 positions" in joints.add(S, ["a", "b"], [1.0])[0]
-    assert "2 names but 0 positions" in joints.add(S, ["a", "b"], [])[0]
-    assert "stamp is 0" in joints.add(0, ["a", "b"], [1.0, 2.0])[0]
+    assert "2 names but 1 positions" in str(joints.add(S, ["a", "b"], [1.0])[0])
+    assert "2 names but 0 positions" in str(joints.add(S, ["a", "b"], [])[0])
+    assert "stamp is 0" in str(joints.add(0, ["a", "b"], [1.0, 2.0])[0])
     assert joints.sample(S, S) is None
     # Messages about other joints alone are nobody's fault.
     assert joints.add(0, ["wheel"], [1.0]) == []
@@ -96,27 +100,30 @@ def test_explain_names_each_missing_and_stale_joint_with_its_age() -> None:
     joints = make("a b c")
     joints.add(S, ["a"], [1.0])
     joints.add(S + 300 * MS, ["b"], [1.0])
-    assert joints.explain(S + 300 * MS, 100 * MS) == [
+    assert explain(joints, S + 300 * MS, 100 * MS) == [
         "joint 'a': nearest reading is 0.300 s older than the instant wanted (limit 0.100 s)",
         "joint 'c': never received",
     ]
     joints.add(S + 300 * MS, ["a", "c"], [1.0, 1.0])
-    assert joints.explain(S + 300 * MS, 100 * MS) == []
+    assert explain(joints, S + 300 * MS, 100 * MS) == []
     joints.clear()
-    assert len(joints.explain(S, S)) == 3
+    assert len(explain(joints, S, S)) == 3
     assert joints.newest_ns is None
 
 
 def test_what_holds_of_several_joints_is_said_once() -> None:
-    stale = "nearest reading is 0.300 s older than the instant wanted (limit 0.100 s)"
-    assert summarise([f"joint 'a': {stale}", "joint 'c': never received", f"joint 'b': {stale}"]) == (
-        f"joints 'a', 'b': {stale}; joint 'c': never received"
-    )
-    mismatch = "7 names but 3 positions: each name needs one position"
-    assert summarise([mismatch, "joint 'a' reads nan; a failed read?"]) == (
+    stale = ": nearest reading is 0.300 s older than the instant wanted (limit 0.100 s)"
+    faults = [
+        JointFault("a", "stale", stale),
+        JointFault("c", "silent", ": never received"),
+        JointFault("b", "stale", stale),
+    ]
+    assert summarize(faults) == f"joints 'a', 'b'{stale}; joint 'c': never received"
+    mismatch = JointFault("", "rejected", "7 names but 3 positions: each name needs one position")
+    assert summarize([mismatch, JointFault("a", "rejected", " reads nan; a failed read?")]) == (
         f"{mismatch}; joint 'a' reads nan; a failed read?"
     )
-    assert summarise([]) == ""
+    assert summarize([]) == ""
 
 
 def test_memory_is_bounded_by_time_and_by_number() -> None:
@@ -177,10 +184,10 @@ def test_sample_equals_the_slow_reference(messages: list, at: int, age: int, his
     if np.isnan(expected).any():
         assert sampled is None
         named = [name for name, v in zip("ab", expected, strict=True) if np.isnan(v)]
-        assert [words.split("'")[1] for words in joints.explain(at, age)] == named
+        assert [fault.joint for fault in joints.find_faults(at, age)] == named
     else:
         np.testing.assert_allclose(sampled, expected, rtol=0, atol=1e-12)
-        assert joints.explain(at, age) == []
+        assert joints.find_faults(at, age) == []
 
 
 def test_add_is_cheap_enough_for_500_hz() -> None:
@@ -215,8 +222,8 @@ def test_names_that_do_not_match_are_told() -> None:
     """Wrong joint names in the robot's file: what the messages carry instead is the cure."""
     buffer = JointBuffer(["joint1"], None, 10**9)
     assert buffer.add(10**9, ["shoulder_pan", "shoulder_lift"], [0.1, 0.2]) == []
-    (words,) = buffer.explain(10**9, 10**8)
+    (words,) = explain(buffer, 10**9, 10**8)
     assert words == "joint 'joint1': never received (messages carry shoulder_pan, shoulder_lift)"
     buffer.add(2 * 10**9, [f"other{i}" for i in range(100)], [0.0] * 100)
-    (words,) = buffer.explain(2 * 10**9, 10**8)
+    (words,) = explain(buffer, 2 * 10**9, 10**8)
     assert words.count(",") == 7, "eight names are enough"

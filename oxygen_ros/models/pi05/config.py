@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes and conventions of a pi0.5 network, its presets, and how checkpoint folders state them.
-
-Here lives reading `config.json`; weights are `weights`, prompts and statistics are `processor`.
-"""
+"""Sizes and conventions of a pi0.5 network, its presets, and their entries in `config.json`."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from oxygen_ros.models.errors import ModelError
+from oxygen_ros.models.lerobot.policy import camera_keys, name_camera
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,12 @@ class Pi05Config:
             )
 
     @property
+    def special_ids(self) -> set[int]:
+        return {self.pad_id, self.bos_id, self.eos_id}
+
+    @property
     def max_prefix(self) -> int:
+        """Most tokens of a prefix."""
         return len(self.cameras) * self.vision.tokens + self.max_prompt
 
 
@@ -138,9 +141,9 @@ PRESETS: Mapping[str, Pi05Config] = {
         vocabulary=8192,
     ),
     "demo": Pi05Config(
-        vision=VisionConfig(width=96, depth=3, mlp_dim=384, heads=4, image_size=80, patch_size=16),
-        backbone=StreamConfig(width=128, depth=4, mlp_dim=384, heads=4, head_dim=32),
-        expert=StreamConfig(width=96, depth=4, mlp_dim=192, heads=4, head_dim=32),
+        vision=VisionConfig(width=64, depth=5, mlp_dim=192, heads=4, image_size=80, patch_size=16),
+        backbone=StreamConfig(width=96, depth=4, mlp_dim=192, heads=4, head_dim=24),
+        expert=StreamConfig(width=64, depth=4, mlp_dim=128, heads=4, head_dim=24),
         vocabulary=768,
         cameras=("top", "wrist"),
         horizon=16,
@@ -173,96 +176,69 @@ def read_config(folder: Path, raw: Mapping[str, Any]) -> Pi05Config:
         raise ModelError(f"{folder / 'config.json'}: {error}") from None
 
 
+# Our names -> entries of config.json; those of a stream stand in "prefix_llm" and "action_expert".
+_VISION = {
+    "width": "hidden_size", "depth": "num_hidden_layers", "mlp_dim": "intermediate_size",
+    "heads": "num_attention_heads", "image_size": "image_size", "patch_size": "patch_size",
+    "eps": "layer_norm_eps",
+}  # fmt: skip
+_STREAM = {
+    "width": "width", "depth": "depth", "mlp_dim": "mlp_dim", "heads": "num_heads",
+    "kv_heads": "num_kv_heads", "head_dim": "head_dim", "eps": "rms_norm_eps",
+}  # fmt: skip
+_TOP = {
+    "cameras": "cameras_in_order", "horizon": "action_horizon", "action_dim": "action_dim",
+    "max_prompt": "max_token_len", "denoise_steps": "default_num_steps", "time_rule": "time_rule",
+    "step": "step", "joints": "joints",
+}  # fmt: skip
+_PARTS = {
+    "prefix_llm": {"vocabulary": "vocab_size", "rope_base": "rope_theta"},
+    "time_embedding": {"min_period": "min_period", "max_period": "max_period"},
+    "special_ids": {"pad_id": "pad", "eos_id": "eos", "bos_id": "bos"},
+}
+_OPTIONAL = {
+    "eps", "time_rule", "step", "joints", "rope_base", "min_period", "max_period",
+    "pad_id", "eos_id", "bos_id",
+}  # fmt: skip
+
+
 def from_dimensions(raw: Mapping[str, Any]) -> Pi05Config:
     """Config from written-out dimensions; see the demo checkpoint's config.json for all entries."""
-    v = raw["vision"]
-    special = raw.get("special_ids", {})
-    time = raw.get("time_embedding", {})
+    streams = [StreamConfig(**_pick(raw[part], _STREAM)) for part in ("prefix_llm", "action_expert")]
+    entries = _pick(raw, _TOP)
+    for part, names in _PARTS.items():
+        entries |= _pick(raw.get(part, {}), names)
+    for name in ("cameras", "joints"):
+        entries[name] = tuple(entries.get(name, ()))
     return Pi05Config(
-        vision=VisionConfig(
-            width=v["hidden_size"],
-            depth=v["num_hidden_layers"],
-            mlp_dim=v["intermediate_size"],
-            heads=v["num_attention_heads"],
-            image_size=v["image_size"],
-            patch_size=v["patch_size"],
-            eps=v.get("layer_norm_eps", 1e-6),
-        ),
-        backbone=_stream(raw["prefix_llm"]),
-        expert=_stream(raw["action_expert"]),
-        vocabulary=raw["prefix_llm"]["vocab_size"],
-        cameras=tuple(raw["cameras_in_order"]),
-        horizon=raw["action_horizon"],
-        action_dim=raw["action_dim"],
-        max_prompt=raw["max_token_len"],
-        denoise_steps=raw["default_num_steps"],
-        time_rule=raw.get("time_rule", "accumulated"),
-        min_period=time.get("min_period", 0.004),
-        max_period=time.get("max_period", 4.0),
-        rope_base=raw["prefix_llm"].get("rope_theta", 10000.0),
-        pad_id=special.get("pad", 0),
-        eos_id=special.get("eos", 1),
-        bos_id=special.get("bos", 2),
-        step=raw.get("step", 0.02),
-        joints=tuple(raw.get("joints", ())),
+        vision=VisionConfig(**_pick(raw["vision"], _VISION)),
+        backbone=streams[0],
+        expert=streams[1],
+        **entries,
     )
+
+
+def _pick(raw: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The entries of our names. Raises KeyError for one that is missing and has no default."""
+    return {ours: raw[entry] for ours, entry in names.items() if entry in raw or ours not in _OPTIONAL}
 
 
 def to_dimensions(config: Pi05Config) -> dict[str, Any]:
     """The inverse of `from_dimensions`, for writing a checkpoint folder."""
-    v = config.vision
 
-    def stream(s: StreamConfig) -> dict[str, Any]:
-        return {
-            "width": s.width, "depth": s.depth, "mlp_dim": s.mlp_dim, "num_heads": s.heads,
-            "num_kv_heads": s.kv_heads, "head_dim": s.head_dim, "rms_norm_eps": s.eps,
-        }  # fmt: skip
+    def write(sizes: Any, names: Mapping[str, str]) -> dict[str, Any]:
+        found = {entry: getattr(sizes, ours) for ours, entry in names.items()}
+        return {entry: list(x) if isinstance(x, tuple) else x for entry, x in found.items()}
 
+    parts = {part: write(config, names) for part, names in _PARTS.items()}
     return {
         "model_type": "pi05",
-        "prefix_llm": stream(config.backbone)
-        | {"vocab_size": config.vocabulary, "rope_theta": config.rope_base},
-        "action_expert": stream(config.expert),
-        "vision": {
-            "hidden_size": v.width, "num_hidden_layers": v.depth, "intermediate_size": v.mlp_dim,
-            "num_attention_heads": v.heads, "image_size": v.image_size, "patch_size": v.patch_size,
-            "layer_norm_eps": v.eps,
-        },
-        "cameras_in_order": list(config.cameras),
-        "action_horizon": config.horizon,
-        "action_dim": config.action_dim,
-        "max_token_len": config.max_prompt,
-        "default_num_steps": config.denoise_steps,
-        "time_rule": config.time_rule,
-        "time_embedding": {"min_period": config.min_period, "max_period": config.max_period},
-        "special_ids": {"pad": config.pad_id, "eos": config.eos_id, "bos": config.bos_id},
-        "step": config.step,
-        "joints": list(config.joints),
-    }  # fmt: skip
-
-
-def _stream(raw: Mapping[str, Any]) -> StreamConfig:
-    return StreamConfig(
-        width=raw["width"],
-        depth=raw["depth"],
-        mlp_dim=raw["mlp_dim"],
-        heads=raw["num_heads"],
-        kv_heads=raw["num_kv_heads"],
-        head_dim=raw["head_dim"],
-        eps=raw.get("rms_norm_eps", 1e-6),
-    )
-
-
-def camera_keys(raw: Mapping[str, Any]) -> list[str]:
-    """Image features of lerobot's config.json in its order, less those that lerobot itself leaves empty."""
-    empty = {f"observation.images.empty_camera_{i}" for i in range(raw.get("empty_cameras", 0))}
-    features = raw["input_features"].items()
-    return [key for key, feature in features if feature["type"] == "VISUAL" and key not in empty]
-
-
-def name_camera(key: str) -> str:
-    """The camera's name in a feature's key."""
-    return key.removeprefix("observation.").removeprefix("images.")
+        **parts,
+        "prefix_llm": write(config.backbone, _STREAM) | parts["prefix_llm"],
+        "action_expert": write(config.expert, _STREAM),
+        "vision": write(config.vision, _VISION),
+        **write(config, _TOP),
+    }
 
 
 def _from_lerobot(raw: Mapping[str, Any]) -> Pi05Config:

@@ -4,15 +4,14 @@
 Prompt:  <bos>Task: <instruction>, State: <bins of the state, as words>;
 Action:<space>
 
-That is all the prompt of such a checkpoint: it was trained without subtasks and memories, and they are put
-nowhere. It acts on the instruction alone; texts can still be asked for, they go on from the same prefix.
-Here lives the computation, as lerobot 0.6.1 has it (policies/pi05, processor); which files say what is
-`lerobot_files`.
+That is all the prompt of such a checkpoint: it was trained without subtasks and memories, and no text is fed
+back. It acts on the instruction alone; texts can still be asked for, they go on from the same prefix.
+The computation is lerobot 0.6.1's (policies/pi05, processor).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,100 +19,127 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.functional import interpolate, pad
 
 from oxygen_ros.models.errors import ModelError
-from oxygen_ros.models.pi05.checks import check_joints, pick_cameras
+from oxygen_ros.models.images import resize_with_pad_torch
+from oxygen_ros.models.lerobot.normalization import Vector
+from oxygen_ros.models.lerobot.pipeline import Options
+from oxygen_ros.models.lerobot.policy import Recipe, read_recipe
 from oxygen_ros.models.pi05.config import Pi05Config
-from oxygen_ros.models.pi05.lerobot_files import Recipe, read_recipe
-from oxygen_ros.models.pi05.lerobot_scale import Vector
-from oxygen_ros.models.pi05.processor import STATE_BINS, Inputs
-from oxygen_ros.models.pi05.words import Words, read_tokenizer
-from oxygen_ros.models.staging import Staging
+from oxygen_ros.models.pi05.processor import Pi05Inputs
+from oxygen_ros.models.processing import STATE_BINS, HostToDevice, check_joints, pick_cameras
+from oxygen_ros.models.tokenizer import TextTokenizer, read_tokenizer
 from oxygen_ros.observation import Observation
 
 _EDGES: Final = np.linspace(-1, 1, STATE_BINS + 1)[:-1]
+_PROMPT_STEPS: Final[Mapping[str, Options]] = {
+    "pi05_prepare_state_tokenizer_processor_step": {
+        "max_state_dim": None,  # the state is not padded for the prompt
+        "task_key": ("task",),
+        "include_state_in_prompt": (True,),
+    },
+    "tokenizer_processor": {
+        "max_length": None,
+        "task_key": ("task",),
+        "padding_side": None,  # padding is not computed, on whichever side
+        "padding": None,
+        "truncation": None,  # what would be cut is refused
+        "tokenizer_name": None,
+    },
+}
+# Entries of config.json that ask for another network, or for more than one observation.
+_ONLY: Final = {"n_obs_steps": 1, "use_visual_memory": False, "use_proprioceptive_memory": False}
 
 
 class LerobotProcessor:
     """The processor of lerobot's policy folders; `config` is the network's with the recipe's names in it."""
 
-    def __init__(self, config: Pi05Config, recipe: Recipe, words: Words) -> None:
-        bos = words.find("<bos>")
+    feedback: tuple[str, ...] = ()
+
+    def __init__(self, config: Pi05Config, recipe: Recipe, tokenizer: TextTokenizer) -> None:
+        options = recipe.prompt["tokenizer_processor"]
+        bos = tokenizer.find("<bos>")
         if bos != config.bos_id:
             raise ModelError(
                 f'tokenizer.json: "<bos>" has id {bos}, the network was trained with {config.bos_id}: it is '
-                f"not the tokenizer {recipe.tokenizer}"
+                f"not the tokenizer {options.get('tokenizer_name', _TOKENIZER)}"
             )
         self.config = replace(
             config,
             cameras=recipe.cameras,
             joints=recipe.robot.joints,
             step=recipe.robot.step,
-            max_prompt=recipe.max_prompt,
+            max_prompt=options.get("max_length", config.max_prompt),
         )
-        self.action_joints = recipe.robot.actions
+        self.action_space = recipe.robot.actions
+        self.tokenizer = tokenizer
         self._recipe = recipe
-        self._words = words
-        self._staging = Staging()
+        self._to_device = HostToDevice()
         # States take more tokens or fewer. An instruction is judged by the longest one there can be: what
         # was let in does not fail when the arm has moved.
-        self._longest = max(map(str, range(-1, STATE_BINS)), key=lambda bin_: len(words.tokenize(f" {bin_}")))
-        self._measured: tuple[str, int] | None = None
+        self._longest = max(
+            map(str, range(-1, STATE_BINS)), key=lambda number: len(tokenizer.encode(f" {number}"))
+        )
+        self._measured: tuple[str, int] | None = None  # an instruction and the most tokens of its prompt
 
     @classmethod
     def load(cls, folder: Path, config: Pi05Config, raw: dict[str, Any]) -> LerobotProcessor:
         """Read a folder's pipelines, tokenizer and oxygen.json. Raises ModelError naming what is wrong."""
-        recipe = read_recipe(folder, raw)
+        recipe = read_recipe(folder, raw, _PROMPT_STEPS, _ONLY)
         file = folder / "tokenizer.json"
         if not file.is_file():
+            name = recipe.prompt["tokenizer_processor"].get("tokenizer_name", _TOKENIZER)
             raise ModelError(
                 f"{file} is missing: lerobot does not save it. The checkpoint was made with the tokenizer "
-                f'"{recipe.tokenizer}"; copy its tokenizer.json into the folder'
+                f'"{name}"; copy its tokenizer.json into the folder'
             )
-        return cls(config, recipe, Words(read_tokenizer(file), config))
+        return cls(config, recipe, TextTokenizer(read_tokenizer(file), config.vocabulary, config.special_ids))
 
     # -- observation to inputs ---------------------------------------------------------------
 
-    def process(self, observation: Observation, device: torch.device, dtype: torch.dtype) -> Inputs:
+    def process(self, observation: Observation, device: torch.device, dtype: torch.dtype) -> Pi05Inputs:
         present = pick_cameras(observation, self.config.cameras)
-        tokens = torch.tensor(self._encode(observation), dtype=torch.int64, device=device)
+        ids = [self.config.bos_id, *self.tokenizer.encode(self.write_prompt(observation))]
+        self._check_length(observation.instruction, len(ids))
+        tokens = torch.tensor(ids, dtype=torch.int64, device=device)
         pixels = [observation.images[name] for name in present]
         # Cameras may differ in size: their bytes go to the device in one piece.
-        sent = self._staging.send(np.concatenate([image.reshape(-1) for image in pixels]), device)
-        pictures, at = [], 0
+        sent = self._to_device.send(np.concatenate([image.reshape(-1) for image in pixels]), device)
+        images, at = [], 0
         for image in pixels:
-            picture = sent[at : at + image.size].view(image.shape).permute(2, 0, 1) / 255
-            pictures.append(fit_picture(picture, self.config.vision.image_size))
+            scaled = sent[at : at + image.size].view(image.shape).permute(2, 0, 1) / 255
+            images.append(resize_with_pad_torch(scaled, self.config.vision.image_size))
             at += image.size
-        return Inputs(torch.stack(pictures).to(dtype), tokens)
+        return Pi05Inputs(torch.stack(images).to(dtype), tokens)
 
     def write_prompt(self, observation: Observation) -> str:
-        """The string that is tokenised. Raises ValueError for joints that are no state of this model."""
+        """The string that is tokenized. Raises ValueError for joints that are no state of this model."""
         check_joints(observation, self.config.joints)
         state = self._recipe.state.normalize(observation.joints.astype(np.float32))
         # Below -1 is bin -1, and nothing is clipped.
         bins = np.digitize(state, _EDGES) - 1
         return _write(observation.instruction, [str(number) for number in bins])
 
-    def _encode(self, observation: Observation) -> list[int]:
-        said, most = observation.instruction, self.config.max_prompt
-        ids = [self.config.bos_id, *self.tokenize(self.write_prompt(observation))]
-        if self._measured is None or self._measured[0] != said:
-            longest = _write(said, [self._longest] * len(self.config.joints))
-            self._measured = (said, 1 + len(self.tokenize(longest)))
-        count = max(len(ids), self._measured[1])
+    def check_instruction(self, instruction: str) -> None:
+        """See Model.check_instruction; with the state that takes the most tokens."""
+        self._check_length(instruction)
+
+    def _check_length(self, instruction: str, count: int = 0) -> None:
+        measured = self._measured
+        if measured is None or measured[0] != instruction:
+            longest = _write(instruction, [self._longest] * len(self.config.joints))
+            self._measured = measured = (instruction, 1 + len(self.tokenizer.encode(longest)))
+        count, most = max(count, measured[1]), self.config.max_prompt
         if count > most:
             raise ValueError(
-                f'the instruction "{said[:40]}..." makes a prompt of up to {count} tokens, '
+                f'the instruction "{instruction[:40]}..." makes a prompt of up to {count} tokens, '
                 f"the checkpoint was trained with {most}: shorten it"
             )
-        return ids
 
     # -- outputs to actions, and back --------------------------------------------------------
 
     def unprocess(self, actions: NDArray[np.float32], observation: Observation) -> NDArray[np.float64]:
-        out = self._recipe.actions.unnormalize(actions[:, : len(self.action_joints)].astype(np.float32))
+        out = self._recipe.actions.unnormalize(actions[:, : self.action_space.size].astype(np.float32))
         return (out + self._find_offsets(observation)).astype(np.float64)
 
     def normalize(self, actions: NDArray[np.float64], observation: Observation) -> NDArray[np.float32]:
@@ -133,33 +159,14 @@ class LerobotProcessor:
     def _find_offsets(self, observation: Observation) -> Vector:
         """What lerobot adds to each action [A]: the state's number at its place where it is relative."""
         relative = self._recipe.relative
-        return np.where(relative, observation.joints[: len(relative)].astype(np.float32), np.float32(0))
+        offsets: Vector = np.zeros(len(relative), np.float32)
+        offsets[relative] = observation.joints[np.flatnonzero(relative)]
+        return offsets
 
-    # -- words -------------------------------------------------------------------------------
 
-    def tokenize(self, text: str) -> list[int]:
-        return self._words.tokenize(text)
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        return self._words.detokenize(ids)
+_TOKENIZER: Final = "PaliGemma's"
 
 
 def _write(instruction: str, bins: Sequence[str]) -> str:
     task = instruction.strip().replace("_", " ").replace("\n", " ")
     return f"Task: {task}, State: {' '.join(bins)};\nAction: "
-
-
-def fit_picture(picture: torch.Tensor, size: int) -> torch.Tensor:
-    """A picture [3, h, w] in 0..1 to [3, size, size] in -1..1, black around it to keep the proportions.
-
-    Bilinear without antialias, corners not aligned; one pixel more at the bottom or the right where the rest
-    is odd. lerobot 0.6.1: resize_with_pad_torch in policies/common/vla_utils.py.
-    """
-    height, width = picture.shape[1:]
-    if (height, width) != (size, size):
-        ratio = max(width / size, height / size)
-        rows, columns = max(int(height / ratio), 1), max(int(width / ratio), 1)
-        picture = interpolate(picture[None], (rows, columns), mode="bilinear", align_corners=False)[0]
-        top, left = (size - rows) // 2, (size - columns) // 2
-        picture = pad(picture.clamp(0, 1), (left, size - columns - left, top, size - rows - top))
-    return picture * 2 - 1

@@ -1,33 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
 """pi0.5 as the engine runs it: prefill into a slot, denoise from it, extend text from it.
 
-Here live its slots and what runs where. The arithmetic is `passes`, the same with static shapes `programs`;
-weights are `network`, prompts are `processor`.
+The arithmetic is in `passes`, weights in `network`, prompts in `processor` and `lerobot`.
 The prefix is packed: masked cameras and padding are not computed, and take no position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from oxygen_ros.actions import joint_space
+from oxygen_ros.models.decoder import PACKED_ROWS
 from oxygen_ros.models.errors import ModelError
-from oxygen_ros.models.graphs import Recorder, find_recorder
-from oxygen_ros.models.interface import Capacity, Guide, Model, ModelSpec, Prefix, Rows
+from oxygen_ros.models.flow import Flow, denoise_times, integrate
+from oxygen_ros.models.graphs import Capturer, find_capturer
+from oxygen_ros.models.interface import Capacity, ExpertSpec, Guide, Model, ModelSpec, Prefix, Rows
 from oxygen_ros.models.layers import Rotary
 from oxygen_ros.models.lora import TextAdapters
-from oxygen_ros.models.pi05.expert import denoise_times
-from oxygen_ros.models.pi05.flow import integrate
+from oxygen_ros.models.pi05.config import read_config
+from oxygen_ros.models.pi05.lerobot import LerobotProcessor
 from oxygen_ros.models.pi05.network import Network
-from oxygen_ros.models.pi05.passes import PACKED_ROWS, Passes, Reading
-from oxygen_ros.models.pi05.processor import Inputs, Processor
-from oxygen_ros.models.pi05.programs import Programs
+from oxygen_ros.models.pi05.passes import Passes, Pi05StaticPasses, Reading
+from oxygen_ros.models.pi05.processor import Pi05Inputs, PlainProcessor, Processor
+from oxygen_ros.models.pi05.weights import load_network
 from oxygen_ros.models.pool import KvPool, align
+from oxygen_ros.models.programs import Programs
 from oxygen_ros.observation import Observation
+
+
+def load(
+    folder: Path,
+    raw: dict[str, Any],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    denoise_steps: int | None,
+    adapters: Sequence[Path],
+    should_stop: Callable[[], bool] | None,
+) -> Pi05:
+    """Load weights, processor and text adapters; errors as in `load_model`.
+
+    Folders of our own form say "model_type" in config.json, lerobot's say "type".
+    """
+    config = read_config(folder, raw)
+    processor: Processor
+    if raw.get("type") == "pi05":
+        processor = lerobot = LerobotProcessor.load(folder, config, raw)
+        config = lerobot.config
+    else:
+        processor = PlainProcessor.load(folder, config, raw)
+    network = load_network(folder, config, device, dtype, should_stop)
+    network.pack()
+    model = Pi05(network, processor, denoise_steps=denoise_steps)
+    for adapter in adapters:
+        model.load_adapter(adapter)
+    return model
 
 
 class Pi05(Model):
@@ -40,12 +73,12 @@ class Pi05(Model):
         *,
         denoise_steps: int | None = None,
         over_pool: bool | None = None,
-        recorder: Recorder | None = None,
+        capturer: Capturer | None = None,
     ) -> None:
         """processor:   None for a bare network (golden data, benchmarks): inputs come as tensors
         denoise_steps:  S; default the checkpoint's
         over_pool:      see KvPool; default on GPUs
-        recorder:       what `record` records with; default the device's own, none on CPUs. Needs over_pool
+        capturer:       what `prepare` captures with; default the device's own, none on CPUs. Needs over_pool
 
         Raises ModelError when denoise_steps is below 1.
         """
@@ -56,50 +89,36 @@ class Pi05(Model):
         self.dtype = network.embedding.dtype
         self._over_pool = self.device.type == "cuda" if over_pool is None else over_pool
         steps = config.denoise_steps if denoise_steps is None else denoise_steps
-        self._times = denoise_times(steps, config.time_rule)
+        self.flow = Flow(denoise_times(steps, config.time_rule))
         with torch.inference_mode():
-            self._modulation = network.expert.modulate(torch.tensor(self._times, device=self.device))
+            self._modulation = network.expert.modulate(torch.tensor(self.flow.times, device=self.device))
         self._adapters = TextAdapters()
-        self._recorder = recorder
+        self._capturer = capturer
         self._programs: Programs | None = None
-        self._prefixes: list[Prefix] = []
-        b = config.backbone
+        unnamed = joint_space(f"action{i + 1}" for i in range(config.action_dim))
+        expert = ExpertSpec(
+            name="actions",
+            action_space=processor.action_space if processor else unnamed,
+            horizon=config.horizon,
+            width=config.action_dim,
+            step=config.step,
+            denoise_steps=steps,
+        )
         self.spec = ModelSpec(
             family="pi05",
             cameras=config.cameras,
             image_size=(config.vision.image_size, config.vision.image_size),
             joints=config.joints,
-            action_joints=processor.action_joints if processor else (),
-            representation="position",
-            horizon=config.horizon,
-            action_dim=config.action_dim,
-            step=config.step,
-            denoise_steps=steps,
-            vocabulary=config.vocabulary,
+            experts=(expert,),
             eos_ids=(config.eos_id,),
-            max_prefix=config.max_prefix,
-            cache_bytes_per_token=2 * b.depth * b.kv_heads * b.head_dim * network.embedding.element_size(),
+            feedback=processor.feedback if processor else (),
         )
 
     # -- loading -----------------------------------------------------------------------------
 
     def load_adapter(self, folder: Path) -> None:
-        """Load a text adapter (PEFT's LoRA folder); its name is the folder's. Before `record`."""
-        b = self.config.backbone
-        q, kv = b.heads * b.head_dim, b.kv_heads * b.head_dim
-        self._adapters.load(
-            folder,
-            sizes={
-                "qkv": (q, kv, kv),
-                "out": (b.width,),
-                "gate_up": (b.mlp_dim, b.mlp_dim),
-                "down": (b.width,),
-            },
-            inputs={"qkv": b.width, "out": q, "gate_up": b.width, "down": b.mlp_dim},
-            layers=b.depth,
-            device=self.device,
-            dtype=self.dtype,
-        )
+        """Load a text adapter (PEFT's LoRA folder); its name is the folder's. Before `prepare`."""
+        self._adapters.load(folder, self.network.blocks, self.device, self.dtype)
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -120,36 +139,40 @@ class Pi05(Model):
             dtype=self.dtype,
             over_pool=self._over_pool,
         )
-        self._prefixes = [Prefix(0, 0)] * capacity.frames
         last = c.max_prefix + max(capacity.suffix_tokens, c.horizon, PACKED_ROWS)
-        self._rotary = Rotary(b.head_dim, c.rope_base, last, self.device, self.dtype)
+        rotary = Rotary(b.head_dim, c.rope_base, last, self.device, self.dtype)
         self._programs = None
-        self._passes = Passes(
-            self.network, self._times, self._modulation, self._adapters, self.pool, self._rotary
-        )
+        self._passes = Passes(self.network, self.flow, self._modulation, self._adapters, self.pool, rotary)
 
     def pool_bytes(self) -> int:
         return self.pool.bytes()
 
     # -- host side ---------------------------------------------------------------------------
 
-    def process(self, observation: Observation) -> Inputs:
+    def process(self, observation: Observation) -> Pi05Inputs:
         return self._need_processor().process(observation, self.device, self.dtype)
 
-    def unprocess(self, actions: torch.Tensor, observation: Observation) -> NDArray[np.float64]:
+    def check_instruction(self, instruction: str) -> None:
+        self._need_processor().check_instruction(instruction)
+
+    def unprocess(
+        self, actions: torch.Tensor, observation: Observation, expert: int = 0
+    ) -> NDArray[np.float64]:
         return self._need_processor().unprocess(actions.cpu().numpy(), observation)
 
-    def normalize(self, actions: NDArray[np.float64], observation: Observation) -> torch.Tensor:
+    def normalize(
+        self, actions: NDArray[np.float64], observation: Observation, expert: int = 0
+    ) -> torch.Tensor:
         known = torch.from_numpy(self._need_processor().normalize(actions, observation))
         padded = torch.zeros(self.config.horizon, self.config.action_dim)
         padded[:, : known.shape[1]] = known
         return padded.to(self.device)
 
-    def tokenize(self, text: str) -> list[int]:
-        return self._need_processor().tokenize(text)
+    def tokenize(self, template: str, words: Mapping[str, str] | None = None) -> list[int]:
+        return self._need_processor().tokenizer.tokenize(template, words)
 
     def detokenize(self, ids: Sequence[int]) -> str:
-        return self._need_processor().detokenize(ids)
+        return self._need_processor().tokenizer.detokenize(ids)
 
     def _need_processor(self) -> Processor:
         if self.processor is None:
@@ -159,47 +182,42 @@ class Pi05(Model):
     # -- device side -------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def record(self, inputs: Inputs) -> str:
+    def prepare(self, inputs: Pi05Inputs) -> str:
         self._programs = None
         # A new one each time: memory of device programs goes with the last of them.
-        recorder = self._recorder or find_recorder(self.device)
-        if recorder is None or not self.pool.over_pool:
-            self._passes.meet(self._row_counts(inputs.images.shape[0]))
-            return self.network.lack
-        # Every slot needs a prefix that is there: recording runs over all of them.
+        capturer = self._capturer or find_capturer(self.device)
+        if capturer is None or not self.pool.over_pool:
+            images = inputs.images.shape[0] * self.config.vision.tokens
+            prefixes = range(images, images + self.config.max_prompt + 1)
+            self._passes.decoder.create_kernels(self.capacity.max_rows, prefixes)
+            return self.network.packing_problem
+        # Every slot needs a prefix that is there: a capture runs over all of them.
         self.encode(inputs, 0)
+        static = Pi05StaticPasses(self._passes, inputs.images.shape[0])
+        experts = [(self.spec.experts[0], self.flow)]
         try:
-            self._programs = Programs(self._passes, recorder, inputs.images.shape[0], self.capacity.max_rows)
+            self._programs = Programs(static, experts, capturer, self.capacity.max_rows, self.device)
         except RuntimeError as error:
-            return f"{self.device} cannot record its passes ({error}); they are launched kernel by kernel"
+            return f"{self.device} cannot capture its passes ({error}); they are launched kernel by kernel"
         return ""
 
-    def _row_counts(self, cameras: int) -> list[int]:
-        """Rows of every decode step and of every prefill over packed layers that there can be."""
-        images = cameras * self.config.vision.tokens
-        prefixes = range(images, images + self.config.max_prompt + PACKED_ROWS)
-        return [*range(1, self.capacity.max_rows + 1), *(n for n in prefixes if n % PACKED_ROWS == 0)]
-
     @torch.inference_mode()
-    def encode(self, inputs: Inputs, slot: int) -> Prefix:
+    def encode(self, inputs: Pi05Inputs, slot: int) -> Prefix:
         count = self._count(inputs)
-        places = self.pool.open_frame(slot, count)
-        if self._programs is None or not self._programs.prefill(inputs, places.start):
-            self._passes.prefill(self._passes.embed(inputs.images, inputs.tokens), places)
-        self._prefixes[slot] = Prefix(count, count)
-        return self._prefixes[slot]
+        places = self.pool.open_prefix(slot, count)
+        if self._programs is None or not self._programs.prefill(inputs, slot):
+            self._passes.decoder.prefill(self._passes.embed(inputs.images, inputs.tokens), places)
+        return Prefix(count, count)
 
     @torch.inference_mode()
-    def encode_hidden(self, inputs: Inputs, slot: int) -> torch.Tensor:
+    def encode_hidden(self, inputs: Pi05Inputs, slot: int) -> torch.Tensor:
         """As `encode`, and return the prefix's final hidden states [tokens, width]."""
-        count = self._count(inputs)
+        places = self.pool.open_prefix(slot, self._count(inputs))
         x = self._passes.embed(inputs.images, inputs.tokens)
-        x = self._passes.prefill(x, self.pool.open_frame(slot, count), with_hidden=True)
-        self._prefixes[slot] = Prefix(count, count)
-        hidden: torch.Tensor = self.network.norm(x)
+        hidden: torch.Tensor = self.network.norm(self._passes.decoder.prefill(x, places, with_hidden=True))
         return hidden
 
-    def _count(self, inputs: Inputs) -> int:
+    def _count(self, inputs: Pi05Inputs) -> int:
         """Tokens of the prefix; ValueError when no slot holds them."""
         count = inputs.images.shape[0] * self.config.vision.tokens + inputs.tokens.shape[0]
         if not 0 < count <= self.config.max_prefix:
@@ -207,27 +225,29 @@ class Pi05(Model):
         return count
 
     @torch.inference_mode()
-    def denoise(self, slot: int, noise: torch.Tensor, guide: Guide | None = None) -> torch.Tensor:
-        horizon = self.config.horizon
-        prefix = self._prefixes[slot]
-        seen = self.pool.frame_places(slot, workspace=horizon)
+    def denoise(
+        self, slot: int, noise: torch.Tensor, guide: Guide | None = None, expert: int = 0
+    ) -> torch.Tensor:
         if self._programs is not None:
-            return self._programs.denoise(seen.start, prefix.tokens, prefix.next_position, noise, guide)
+            return self._programs.denoise(slot, noise, guide, expert)
+        horizon = self.config.horizon
+        seen = self.pool.prefix_places(slot, workspace=horizon)
+        count = seen.stop - seen.start - horizon
         read, bias = seen, None
         if self.dtype != torch.float32:
-            read = slice(seen.start, seen.start + align(prefix.tokens + horizon))
+            read = slice(seen.start, seen.start + align(count + horizon))
             bias = torch.zeros(read.stop - read.start, dtype=self.dtype, device=self.device)
-            bias[prefix.tokens + horizon :] = float("-inf")
+            bias[count + horizon :] = float("-inf")
+        passes = self._passes
         reading = Reading(
             keys=self.pool.keys[:, :, read],
             values=self.pool.values[:, :, read],
-            own=slice(prefix.tokens, prefix.tokens + horizon),
-            turn=self._rotary.at(slice(prefix.next_position, prefix.next_position + horizon)),
+            own=slice(count, count + horizon),
+            turn=passes.rotary.at(slice(count, count + horizon)),
             bias=bias,
         )
-        passes = self._passes
         actions = integrate(
-            noise.float(), self._times, lambda x, step: passes.velocity(x, step, reading), guide
+            noise.float(), self.flow, lambda x, step: passes.velocity(x, step, reading), guide
         )
         self.pool.clear(slice(seen.stop - horizon, seen.stop))
         return actions

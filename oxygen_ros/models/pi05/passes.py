@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forward passes of pi0.5 over static pools: prefix, one velocity, rows of text.
 
-Here lives the arithmetic, once, for whoever lays out its tensors: `model` with the sizes of the moment,
-`programs` with static ones. Nothing here knows a slot or looks at a value.
+`Passes` is the arithmetic, for whoever lays out its tensors: `model` with the sizes of the moment,
+`Pi05StaticPasses` with static ones that can be captured. `Passes` knows no slot and looks at no value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
+from oxygen_ros.models.decoder import Decoder
+from oxygen_ros.models.flow import Flow
 from oxygen_ros.models.interface import Rows
-from oxygen_ros.models.layers import DecoderBlock, Rotary, Turn
+from oxygen_ros.models.layers import Rotary, Turn
 from oxygen_ros.models.lora import TextAdapters
-from oxygen_ros.models.pi05.expert import ExpertBlock, ModulationTable
-from oxygen_ros.models.pi05.network import Network
-from oxygen_ros.models.pool import KvPool, attend
-
-# Rows of a prefill over packed layers are a multiple of it.
-PACKED_ROWS = 8
+from oxygen_ros.models.pi05.network import ExpertBlock, ModulationTable, Network
+from oxygen_ros.models.pi05.processor import Pi05Inputs
+from oxygen_ros.models.pool import KvPool, align, attend
+from oxygen_ros.models.programs import StaticPrefix, Velocity, hide, prompt_buckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +45,21 @@ class Passes:
     def __init__(
         self,
         network: Network,
-        times: Sequence[float],
+        flow: Flow,
         modulation: ModulationTable,
         adapters: TextAdapters,
         pool: KvPool,
         rotary: Rotary,
     ) -> None:
-        """times: of the denoise steps; modulation: of these times"""
+        """modulation: of the flow's times"""
         self.network = network
-        self.times = times
+        self.flow = flow
         self.pool = pool
         self.rotary = rotary
+        self.decoder = Decoder(network.blocks, pool, rotary, adapters)
         self.dtype = network.embedding.dtype
         self._modulation = modulation
-        self._adapters = adapters
         self._eps = network.config.expert.eps
-        self._blocks = [block for block in network.blocks if isinstance(block, DecoderBlock)]
         self._experts = [block for block in network.expert.blocks if isinstance(block, ExpertBlock)]
 
     def embed(self, images: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -72,48 +69,6 @@ class Passes:
             return words
         return torch.cat((self.network.vision(images).flatten(0, 1), words))
 
-    def prefill(
-        self,
-        x: torch.Tensor,
-        places: slice | torch.Tensor,
-        bias: torch.Tensor | None = None,
-        *,
-        with_hidden: bool = False,
-    ) -> torch.Tensor:
-        """Keys and values of a prefix [P, width] into the pool's `places`; returns the residual stream.
-
-        bias: [P] -inf for tokens that nobody may see. Without `with_hidden` the last block stops at its
-        keys and values: readers take no more of it.
-        """
-        count = x.shape[0]
-        if self.network.is_packed and count % PACKED_ROWS:
-            # oneDNN makes a kernel for each number of rows it meets, which takes longer than running it.
-            x = F.pad(x, (0, 0, 0, -count % PACKED_ROWS))
-            bias = x.new_zeros(count) if bias is None else bias
-            bias = F.pad(bias, (0, x.shape[0] - count), value=float("-inf"))
-        turn = self.rotary.at(slice(0, x.shape[0]))
-        for layer, block in enumerate(self._blocks):
-            if layer == len(self._blocks) - 1 and not with_hidden:
-                k, v = block.keys_values(block.attention_norm(x), turn)
-                self.pool.put(layer, places, k[:count], v[:count])
-                break
-            q, k, v = block.project(x, turn)
-            self.pool.put(layer, places, k[:count], v[:count])
-            x = block.merge(x, attend(q, k.transpose(0, 1), v.transpose(0, 1), bias))
-        return x[:count]
-
-    def meet(self, rows: Iterable[int]) -> None:
-        """Let packed layers see these numbers of rows, for which kernels are then there; see `prefill`."""
-        if not self.network.is_packed:
-            return
-        block, width = self._blocks[0], self.network.config.backbone.width
-        for count in rows:
-            x = torch.zeros(count, width, dtype=self.dtype)
-            turn = self.rotary.at(slice(0, count))
-            q, _, _ = block.project(x, turn)
-            block.merge(x, q.flatten(1))
-            block.keys_values(x, turn)
-
     def velocity(self, x: torch.Tensor, step: int, reading: Reading) -> torch.Tensor:
         """Velocity [H, D] in float32 of noisy actions x [H, D] at one denoise step."""
         expert, table, eps = self.network.expert, self._modulation, self._eps
@@ -122,27 +77,72 @@ class Passes:
         for layer, block in enumerate(self._experts):
             attention, mlp = table.attention[layer], table.mlp[layer]
             keys, values = reading.keys[layer], reading.values[layer]
-            q, k, v = block.split(block.qkv(attention.norm(stream, step, eps)), turn)
+            q, k, v = block.split(block.qkv(attention.apply(stream, step, eps)), turn)
             keys[:, own] = k.transpose(0, 1)
             values[:, own] = v.transpose(0, 1)
             attended = attend(q, keys, values, reading.bias)
             stream = torch.addcmul(stream, block.out(attended), attention.gate[step])
-            stream = torch.addcmul(stream, block.mlp(mlp.norm(stream, step, eps)), mlp.gate[step])
-        v_t: torch.Tensor = expert.action_out(table.final.norm(stream, step, eps))
+            stream = torch.addcmul(stream, block.mlp(mlp.apply(stream, step, eps)), mlp.gate[step])
+        v_t: torch.Tensor = expert.action_out(table.final.apply(stream, step, eps))
         return v_t.float()
 
     def extend(self, rows: Rows) -> torch.Tensor:
         """Rows of text, see Model.extend."""
-        live = slice(0, rows.count)
-        view = self.pool.view(rows)
-        turn = self.rotary.at(rows.position[live])
-        adapt = None
-        if self._adapters.names:
-            self._adapters.select(rows.adapter[live])
-            adapt = self._adapters.adapt
-        x = self.network.embed(rows.token[live])
-        for layer, block in enumerate(self._blocks):
-            q, k, v = block.project(x, turn, adapt, layer)
-            self.pool.put(layer, view.place, k, v)
-            x = block.merge(x, self.pool.attend_rows(layer, q, view), adapt, layer)
+        x = self.decoder.extend(self.network.embed(rows.token[: rows.count]), rows)
         return self.network.logits(x[rows.wants_logits[: rows.wanted]])
+
+
+class Pi05StaticPasses:
+    """The passes over static tensors, see `programs.StaticPasses`."""
+
+    def __init__(self, passes: Passes, cameras: int) -> None:
+        """cameras: images of every prefix; others have no program"""
+        self._passes = passes
+        self._config = c = passes.network.config
+        device = passes.network.embedding.device
+        self.buckets = prompt_buckets(c.max_prompt)
+        self.nobody = passes.pool.nobody
+        size = c.vision.image_size
+        self._images = torch.zeros(cameras, 3, size, size, device=device, dtype=passes.dtype)
+        self._tokens = torch.full((c.max_prompt,), c.pad_id, dtype=torch.int64, device=device)
+        self._prefix = StaticPrefix(align(c.max_prefix + c.horizon), device)
+
+    def stage(self, inputs: Pi05Inputs, slot: int) -> int | None:
+        count = inputs.tokens.shape[0]
+        if inputs.images.shape != self._images.shape or not 0 < count <= self._config.max_prompt:
+            return None
+        self._images.copy_(inputs.images)
+        self._tokens[:count] = inputs.tokens
+        self._tokens[count:] = self._config.pad_id
+        self.aim(slot)
+        return next(bucket for bucket in self.buckets if count <= bucket)
+
+    def prefill(self, bucket: int) -> torch.Tensor:
+        x = self._passes.embed(self._images, self._tokens[:bucket])
+        column = self._prefix.column[: x.shape[0]]
+        unseen = hide(column >= self._prefix.length, self._passes.dtype)
+        return self._passes.decoder.prefill(x, self._prefix.base + column, unseen)
+
+    def aim(self, slot: int) -> None:
+        places = self._passes.pool.prefix_places(slot)
+        count = places.stop - places.start
+        self._prefix.point(places.start, count, count)
+
+    def begin_denoise(self, expert: int) -> Velocity:
+        """The prefix's keys are laid out once for the loop, where a captured program can find them."""
+        c, pool, prefix = self._config, self._passes.pool, self._prefix
+        places = prefix.base + prefix.column
+        own = slice(c.max_prefix, c.max_prefix + c.horizon)
+        is_own = (prefix.column >= own.start) & (prefix.column < own.stop)
+        unseen = (prefix.column >= prefix.length) & ~is_own
+        reading = Reading(
+            keys=pool.keys.index_select(2, places),
+            values=pool.values.index_select(2, places),
+            own=own,
+            turn=self._passes.rotary.at(prefix.position + prefix.column[: c.horizon]),
+            bias=hide(unseen, self._passes.dtype),
+        )
+        return lambda x, step: self._passes.velocity(x, step, reading)
+
+    def extend(self, rows: Rows) -> torch.Tensor:
+        return self._passes.extend(rows)

@@ -1,39 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 """Observations to pi0.5 inputs and actions back, for checkpoints of our own format.
 
-Prompt:  <bos> Task: <instruction>. [Subtask: <subtask>.] [Memory: <memory>.] State: <one token per joint>
+Prompt:  <bos> Task: <instruction>. [Subtask: <subtask>.] [Memory: <memory>] State: <one token per joint>
 Action:
 
-Here lives resizing, the prompt and quantile normalisation, on the host, and what a processor is. Text to
-ids is `words`; the processor of lerobot's checkpoints is `lerobot`.
+Which texts are fed back, in which order and words, is the entry "feedback" of config.json.
+The processor of lerobot's checkpoints is in `lerobot`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from tokenizers import Tokenizer
 
+from oxygen_ros.actions import ActionSpace, joint_space
 from oxygen_ros.models.errors import ModelError
-from oxygen_ros.models.pi05.checks import check_joints, pick_cameras
+from oxygen_ros.models.images import resize_with_pad
 from oxygen_ros.models.pi05.config import Pi05Config
-from oxygen_ros.models.pi05.words import Words, read_tokenizer
-from oxygen_ros.models.staging import Staging
+from oxygen_ros.models.processing import (
+    STATE_BINS,
+    HostToDevice,
+    Quantiles,
+    bin_state,
+    check_joints,
+    pick_cameras,
+    read_action_space,
+)
+from oxygen_ros.models.tokenizer import TextTokenizer, read_tokenizer
 from oxygen_ros.observation import Observation
 
-STATE_BINS = 256
+# Text kind -> its words in the prompt, in the order of the prompt.
+FEEDBACK: Final[Mapping[str, str]] = {"subtask": " Subtask: {text}.", "memory": " Memory: {text}"}
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class Pi05Inputs:
     """What the network takes in: only what is there, masked cameras left out.
 
     images:  [cameras, 3, S, S] in -1..1, in the model's camera order
@@ -45,66 +54,23 @@ class Inputs:
 
 
 class Processor(Protocol):
-    """The host side of a pi0.5 checkpoint."""
+    """The host side of a pi0.5 checkpoint.
 
-    action_joints: tuple[str, ...]
+    action_space:  of what `unprocess` returns [A]
+    feedback:      text kinds that the prompt has a place for
+    """
 
-    def process(self, observation: Observation, device: torch.device, dtype: torch.dtype) -> Inputs: ...
+    action_space: ActionSpace
+    feedback: tuple[str, ...]
+    tokenizer: TextTokenizer
+
+    def process(self, observation: Observation, device: torch.device, dtype: torch.dtype) -> Pi05Inputs: ...
+
+    def check_instruction(self, instruction: str) -> None: ...
 
     def unprocess(self, actions: NDArray[np.float32], observation: Observation) -> NDArray[np.float64]: ...
 
     def normalize(self, actions: NDArray[np.float64], observation: Observation) -> NDArray[np.float32]: ...
-
-    def tokenize(self, text: str) -> list[int]: ...
-
-    def detokenize(self, ids: Sequence[int]) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Quantiles:
-    """Normalisation by the 1 % and 99 % quantiles: q01 -> -1, q99 -> 1, no clipping."""
-
-    q01: NDArray[np.float64]
-    q99: NDArray[np.float64]
-
-    @classmethod
-    def read(cls, stats: Mapping[str, Any], name: str, size: int) -> Quantiles:
-        if name not in stats:
-            raise ModelError(f'norm_stats.json has no "{name}" (it has: {", ".join(stats)})')
-        found = {}
-        for quantile in ("q01", "q99"):
-            try:
-                values = np.asarray(stats[name][quantile], dtype=np.float64)
-            except (KeyError, TypeError, ValueError):
-                values = np.empty(0)
-            if values.shape != (size,) or not np.isfinite(values).all():
-                raise ModelError(f"norm_stats.json: {name} {quantile} must be {size} finite numbers")
-            found[quantile] = values
-        if (found["q01"] > found["q99"]).any():
-            at = int(np.flatnonzero(found["q01"] > found["q99"])[0])
-            raise ModelError(
-                f"norm_stats.json: {name} q01 must not exceed q99, entry {at} has {found['q01'][at]} and "
-                f"{found['q99'][at]}"
-            )
-        return cls(found["q01"], found["q99"])
-
-    @property
-    def _span(self) -> NDArray[np.float64]:
-        # A joint that never moved has no span; lerobot divides by 1e-8 there. A smaller one is none either.
-        span: NDArray[np.float64] = np.maximum(self.q99 - self.q01, 1e-8)
-        return span
-
-    def normalize(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        return 2 * (x - self.q01) / self._span - 1
-
-    def unnormalize(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        return (x + 1) / 2 * self._span + self.q01
-
-
-def bin_state(normalized: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Bins 0..255 of equal width over -1..1; what lies outside goes to the first or last."""
-    edges = np.linspace(-1, 1, STATE_BINS + 1)[:-1]
-    return np.clip(np.digitize(normalized, edges) - 1, 0, STATE_BINS - 1)
 
 
 class PlainProcessor:
@@ -112,32 +78,23 @@ class PlainProcessor:
 
     def __init__(
         self, config: Pi05Config, tokenizer: Tokenizer, raw: Mapping[str, Any], stats: Mapping[str, Any]
-    ):
+    ) -> None:
+        """raw, stats: content of config.json, and of norm_stats.json's "norm_stats"."""
         joints = config.joints
         if not joints:
             raise ModelError('config.json: "joints" must name the joints of the state')
-        actions = raw.get("actions", {})
-        self.action_joints: tuple[str, ...] = tuple(actions.get("joints", joints))
-        delta = tuple(actions.get("delta", ()))
-        for what, names, among in (
-            ("action joint", self.action_joints, joints),
-            ("delta joint", delta, self.action_joints),
-        ):
-            unknown = [name for name in names if name not in among]
-            if unknown:
-                raise ModelError(f'config.json: {what} "{unknown[0]}" is not among {list(among)}')
-        if len(set(self.action_joints)) != len(self.action_joints):
-            raise ModelError(f"config.json: actions.joints names a joint twice: {list(self.action_joints)}")
-        count = len(self.action_joints)
-        if count > config.action_dim:
-            raise ModelError(f"config.json: {count} action joints do not fit action_dim {config.action_dim}")
+        space = self.action_space = _read_actions(config, raw)
+        self.tokenizer = TextTokenizer(tokenizer, config.vocabulary, config.special_ids)
         self._config = config
-        self._words = Words(tokenizer, config)
-        self._staging = Staging()
+        self._to_device = HostToDevice()
         self._state = Quantiles.read(stats, "state", len(joints))
-        self._actions = Quantiles.read(stats, "actions", len(self.action_joints))
-        self._is_delta = np.array([name in delta for name in self.action_joints])
-        self._at = np.array([joints.index(name) for name in self.action_joints])
+        self._actions = Quantiles.read(stats, "actions", space.size)
+        # Of the joints that the network gives as deltas, their places in the state.
+        delta = raw.get("actions", {}).get("delta", ())
+        self._is_delta = np.array([name in delta for name in space.columns])
+        self._at = np.array([joints.index(name) if name in delta else 0 for name in space.columns])
+        self._feedback = _read_feedback(raw)
+        self.feedback = tuple(self._feedback)
         self._bin_base = int(raw.get("state_bin_base", config.vocabulary - STATE_BINS))
         if not 0 <= self._bin_base <= config.vocabulary - STATE_BINS:
             raise ModelError(
@@ -161,29 +118,43 @@ class PlainProcessor:
             ) from None
         return cls(config, read_tokenizer(folder / "tokenizer.json"), raw, stats)
 
-    def process(self, observation: Observation, device: torch.device, dtype: torch.dtype) -> Inputs:
+    def process(self, observation: Observation, device: torch.device, dtype: torch.dtype) -> Pi05Inputs:
         size = self._config.vision.image_size
         present = pick_cameras(observation, self._config.cameras)
-        stacked = np.stack([_resize(observation.images[name], size) for name in present])
-        images = (self._staging.send(stacked, device).permute(0, 3, 1, 2).float() / 127.5 - 1).to(dtype)
+        stacked = np.stack([resize_with_pad(observation.images[name], size, size) for name in present])
+        images = (self._to_device.send(stacked, device).permute(0, 3, 1, 2).float() / 127.5 - 1).to(dtype)
         tokens = torch.tensor(self._prompt(observation), dtype=torch.int64, device=device)
-        return Inputs(images, tokens)
+        return Pi05Inputs(images, tokens)
 
     def _prompt(self, observation: Observation) -> list[int]:
         check_joints(observation, self._config.joints)
         bins = bin_state(self._state.normalize(observation.joints)) + self._bin_base
-        state = [*self.tokenize(" State: "), *bins.tolist(), *self.tokenize(" Action: ")]
-        words = [self._config.bos_id, *self.tokenize(f"Task: {observation.instruction}.")]
-        said = self.tokenize(f" Subtask: {observation.subtask}.") if observation.subtask else []
-        said += self.tokenize(f" Memory: {observation.memory}") if observation.memory else []
-        room = self._config.max_prompt - len(state)
+        words, room = self._instruct(observation.instruction)
+        said: list[int] = []
+        for kind, template in self._feedback.items():
+            if text := observation.feedback.get(kind):
+                said += self.tokenizer.encode(template.replace("{text}", text))
+        # The model's own sentences give way, the last one first: they are nothing a person said.
+        words += said[: room - len(words)]
+        encode = self.tokenizer.encode
+        return [*words, *encode(" State: "), *bins.tolist(), *encode(" Action: ")]
+
+    def check_instruction(self, instruction: str) -> None:
+        """See Model.check_instruction; the state takes as many tokens whatever the joints."""
+        self._instruct(instruction)
+
+    def _instruct(self, instruction: str) -> tuple[list[int], int]:
+        """The prompt's beginning and the tokens it has room for. Raises ValueError when it does not fit."""
+        encode = self.tokenizer.encode
+        words = [self._config.bos_id, *encode(f"Task: {instruction}.")]
+        state = len(encode(" State: ")) + len(self._config.joints) + len(encode(" Action: "))
+        room = self._config.max_prompt - state
         if len(words) > room:
             raise ValueError(
-                f'the instruction "{observation.instruction[:40]}..." has {len(words)} tokens, '
+                f'the instruction "{instruction[:40]}..." has {len(words)} tokens, '
                 f"the prompt has room for {room}: shorten it"
             )
-        # The model's own sentences give way, the memory first: they are nothing a person said.
-        return [*words, *said[: room - len(words)], *state]
+        return words, room
 
     def unprocess(self, actions: NDArray[np.float32], observation: Observation) -> NDArray[np.float64]:
         out = self._actions.unnormalize(actions[:, : len(self._at)].astype(np.float64))
@@ -195,22 +166,38 @@ class PlainProcessor:
         now = observation.joints[self._at]
         return self._actions.normalize(actions - np.where(self._is_delta, now, 0.0)).astype(np.float32)
 
-    def tokenize(self, text: str) -> list[int]:
-        return self._words.tokenize(text)
 
-    def detokenize(self, ids: Sequence[int]) -> str:
-        return self._words.detokenize(ids)
+def _read_actions(config: Pi05Config, raw: Mapping[str, Any]) -> ActionSpace:
+    """What the actions are, by config.json: "components", or "joints"; by default the state's joints."""
+    entry = raw.get("actions", {})
+    if "components" in entry:
+        space = read_action_space("config.json", entry["components"], config.joints)
+    else:
+        names = tuple(entry.get("joints", config.joints))
+        unknown = [name for name in names if name not in config.joints]
+        if unknown:
+            raise ModelError(f'config.json: action joint "{unknown[0]}" is not among {list(config.joints)}')
+        if len(set(names)) != len(names):
+            raise ModelError(f"config.json: actions.joints names a joint twice: {list(names)}")
+        space = joint_space(names)
+    unknown = [name for name in entry.get("delta", ()) if name not in space.joints]
+    if unknown:
+        raise ModelError(f'config.json: delta joint "{unknown[0]}" is not among {list(space.joints)}')
+    if space.size > config.action_dim:
+        raise ModelError(f"config.json: {space.size} actions do not fit action_dim {config.action_dim}")
+    return space
 
 
-def _resize(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Bilinear with antialias to size x size, padded with black to keep the proportions."""
-    height, width = image.shape[:2]
-    if (height, width) == (size, size):
-        return image
-    ratio = max(width / size, height / size)
-    shape = (max(int(width / ratio), 1), max(int(height / ratio), 1))
-    resized = np.asarray(Image.fromarray(image).resize(shape, Image.Resampling.BILINEAR))
-    out = np.zeros((size, size, 3), dtype=np.uint8)
-    top, left = (size - shape[1]) // 2, (size - shape[0]) // 2
-    out[top : top + shape[1], left : left + shape[0]] = resized
-    return out
+def _read_feedback(raw: Mapping[str, Any]) -> Mapping[str, str]:
+    """Text kinds and their words in the prompt, by config.json."""
+    feedback = raw.get("feedback", FEEDBACK)
+    if not isinstance(feedback, Mapping):
+        raise ModelError(
+            f'config.json: "feedback" must be an object of templates by text kind, got {feedback!r}'
+        )
+    for kind, template in feedback.items():
+        if not isinstance(template, str) or template.count("{text}") != 1:
+            raise ModelError(
+                f'config.json: feedback "{kind}" must be a template with one {{text}} in it, got {template!r}'
+            )
+    return feedback

@@ -11,18 +11,21 @@ from __future__ import annotations
 import pytest
 import torch
 from models_reference import Recompute
-from models_scene import EOS, ROOMY, drive, make_model, make_network, observe
+from models_scene import EOS, ROOMY, drive, make_model, make_network, observe, task
 
-from oxygen_ros.engine import Budget, Engine, Memory, Narration
+from oxygen_ros.engine import Budget, Engine
 from oxygen_ros.models import load_model
 
 # Two logits closer than this are a tie in bfloat16; logits of this network have a spread of about 1.
 GAP = 0.1
-# Largest and mean absolute difference of normalised actions.
+# Largest and mean absolute difference of normalized actions.
 ACTIONS, ACTIONS_MEAN = 0.05, 0.01
 
 SCRIPT = {
-    tick: (observe(tick), [Memory(max_tokens=8), *([Narration(max_tokens=8)] if tick % 2 else [])])
+    tick: (
+        observe(tick),
+        [task("memory", max_tokens=8), *([task("narration", max_tokens=8)] if tick % 2 else [])],
+    )
     for tick in range(1, 5)
 }
 
@@ -37,7 +40,7 @@ def rounded():
     return small, large.requires_grad_(False)
 
 
-@pytest.mark.parametrize("over_pool", [False, True], ids=["by_frame", "over_pool"])
+@pytest.mark.parametrize("over_pool", [False, True], ids=["by_prefix", "over_pool"])
 def test_tokens_differ_only_at_ties(rounded, over_pool: bool) -> None:
     """Each token that bfloat16 chose is, in full recompute of its own text so far, a best one or a tie."""
     small, large = rounded
@@ -87,4 +90,5 @@ def test_a_folder_loads_in_bfloat16(checkpoint) -> None:
     model.allocate(ROOMY)
     assert {p.dtype for p in model.network.parameters()} == {model.pool.keys.dtype} == {torch.bfloat16}
     float32 = load_model(checkpoint)
-    assert 2 * model.spec.cache_bytes_per_token == float32.spec.cache_bytes_per_token
+    float32.allocate(ROOMY)
+    assert 2 * model.pool.bytes_per_token == float32.pool.bytes_per_token

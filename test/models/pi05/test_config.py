@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from models_scene import demo_config, make_processor
+from models_scene import demo_config, make_processor, task
 
-from oxygen_ros.engine import Budget, Engine, Memory
+from oxygen_ros.engine import Budget, Engine
 from oxygen_ros.models import Capacity
 from oxygen_ros.models.pi05.config import PRESETS, from_dimensions, read_config, to_dimensions
-from oxygen_ros.models.pi05.expert import denoise_times
 from oxygen_ros.models.pi05.model import Pi05
 from oxygen_ros.models.pi05.network import Network, random_network
 from oxygen_ros.models.pi05.weights import sources
 from oxygen_ros.observation import Observation
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "test" / "golden"
 
 
 def count(preset: str, part: str = "") -> int:
@@ -48,8 +48,12 @@ def test_the_mini_preset_is_as_the_issue_says() -> None:
     assert (e.width, e.mlp_dim, v.width, v.depth, v.tokens, p.vocabulary) == (512, 1024, 256, 4, 16, 8192)
 
 
-def test_the_demo_preset_is_small() -> None:
-    assert 1_000_000 < count("demo") < 2_000_000
+def test_the_demo_preset_has_the_shipped_model_s_sizes() -> None:
+    """But for the special ids, which are its tokenizer's."""
+    shipped = json.loads((ROOT / "resource" / "demo_model" / "config.json").read_text())
+    p = PRESETS["demo"]
+    assert replace(from_dimensions(shipped), pad_id=p.pad_id, eos_id=p.eos_id, bos_id=p.bos_id) == p
+    assert count("demo") == 935_111
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -76,35 +80,24 @@ def test_a_policy_config_of_lerobot() -> None:
     assert (config.horizon, config.action_dim) == (10, 32)
 
 
-def test_denoise_times() -> None:
-    for steps in (1, 2, 5, 10, 50):
-        exact = denoise_times(steps, "exact")
-        assert exact == [float(np.float32(1 - k / steps)) for k in range(steps)]
-        summed = denoise_times(steps, "accumulated")
-        np.testing.assert_allclose(summed, exact, atol=2e-6)
-        assert summed[0] == exact[0] == 1.0
-        assert min(summed) > 0
-    assert denoise_times(10, "exact") != denoise_times(10, "accumulated")
-
-
 def test_the_mini_preset_ticks_in_an_engine() -> None:
     """Random weights give numbers of ordinary size and words that are not one word for ever."""
     config = replace(PRESETS["pi05_mini"], joints=demo_config().joints, denoise_steps=2, step=0.1)
     network = random_network(config, seed=0)
     engine = Engine(
-        Pi05(network, make_processor(config)), Capacity(frames=2, suffixes=1, suffix_tokens=32, max_rows=16)
+        Pi05(network, make_processor(config)), Capacity(prefixes=2, suffixes=1, suffix_tokens=32, max_rows=16)
     )
     chance = np.random.default_rng(0)
     images = {name: chance.integers(0, 256, (64, 64, 3), dtype=np.uint8) for name in config.cameras}
-    with engine.observe(Observation(1, images, np.zeros(7), "go")) as frame:
-        chunk = engine.act(frame)
-        engine.ask(frame, Memory(max_tokens=6))
+    with engine.observe(Observation(1, images, np.zeros(7), "go")) as encoded:
+        chunk = engine.act(encoded)
+        engine.ask(encoded, task("memory", max_tokens=6))
     (text,) = engine.advance(Budget(steps=8, rows=16))
     engine.check_integrity()
     assert chunk.shape == (50, 7)
     assert np.isfinite(chunk).all()
     actions = engine.model.denoise(
-        frame.slot, torch.randn(50, 32, generator=torch.Generator().manual_seed(0))
+        encoded.slot, torch.randn(50, 32, generator=torch.Generator().manual_seed(0))
     )
     assert 0.1 < actions.std() < 10
     assert len(text.tokens) == 6 or text.finish_reason == "eos"

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from oxygen_ros.models import Capacity, Guide, Rows
 from oxygen_ros.models.pi05.config import from_dimensions
 from oxygen_ros.models.pi05.model import Pi05
-from oxygen_ros.models.pi05.processor import Inputs
+from oxygen_ros.models.pi05.processor import Pi05Inputs
 from oxygen_ros.models.pi05.weights import load_network
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -42,9 +42,9 @@ class Golden:
         self.tensors = load_file(folder / "cases.safetensors")
         self.facts = json.loads((folder / "cases.json").read_text())
 
-    def model(self, steps: int | None = None, over_pool: bool = False, frames: int = 3) -> Pi05:
+    def model(self, steps: int | None = None, over_pool: bool = False, prefixes: int = 3) -> Pi05:
         model = Pi05(self.network, None, denoise_steps=steps, over_pool=over_pool)
-        model.allocate(Capacity(frames=frames, suffixes=4, suffix_tokens=24, max_rows=32))
+        model.allocate(Capacity(prefixes=prefixes, suffixes=4, suffix_tokens=24, max_rows=32))
         return model
 
     def of(self, case: str, name: str) -> torch.Tensor:
@@ -52,7 +52,7 @@ class Golden:
 
     def inputs(
         self, case: str, row: int, *, image: str = "input.image", mask: str = "input.image_mask"
-    ) -> Inputs:
+    ) -> Pi05Inputs:
         """The packed inputs of one row: absent cameras and padding left out."""
         images = [
             self.of(case, f"{image}.{camera}")[row]
@@ -60,7 +60,7 @@ class Golden:
             if bool(self.of(case, f"{mask}.{camera}")[row])
         ]
         tokens = self.of(case, "input.tokens")[row][self.of(case, "input.token_mask")[row]]
-        return Inputs(torch.stack(images), tokens)
+        return Pi05Inputs(torch.stack(images), tokens)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_prefix_cache_and_image_tokens(openpi: Golden) -> None:
     prefix = model.encode(inputs, slot=2)
     assert prefix.tokens == prefix.next_position == 29
     valid = openpi.of("c01", "expected.prefix_mask")[0]
-    places = model.pool.frame_places(2)
+    places = model.pool.prefix_places(2)
     for layer in range(openpi.config.backbone.depth):
         for ours, name in ((model.pool.keys, "key"), (model.pool.values, "value")):
             expected = openpi.of("c01", f"expected.prefix_{name}.{layer}")[0][:, valid]
@@ -153,7 +153,7 @@ def test_denoise_trajectory(openpi: Golden) -> None:
     for case in ("c01", "c05"):
         steps = openpi.facts[case]["num_steps"]
         model = openpi.model(steps)
-        times = torch.tensor(model._times)
+        times = torch.tensor(model.flow.times)
         torch.testing.assert_close(times, openpi.of(case, "expected.time"), atol=0, rtol=0)
         condition = openpi.network.expert.condition(times)
         torch.testing.assert_close(
@@ -180,16 +180,16 @@ def fill(rows: Rows, tokens: list[int], first: int, frame: int, suffix: int, pos
     rows.token[:n] = torch.tensor(tokens)
     rows.write_at[:n] = at
     rows.position[:n] = position + at
-    rows.frame_slot[:n] = frame
+    rows.prefix_slot[:n] = frame
     rows.suffix_slot[:n] = suffix
     rows.adapter[:n] = 0
     rows.wants_logits[:n] = torch.arange(n)
     rows.count = rows.wanted = n
     rows.longest = first + n
-    rows.frame_spans = [(frame, 0, n)]
+    rows.prefix_spans = [(frame, 0, n)]
 
 
-@pytest.mark.parametrize("over_pool", [False, True], ids=["by_frame", "over_pool"])
+@pytest.mark.parametrize("over_pool", [False, True], ids=["by_prefix", "over_pool"])
 @pytest.mark.parametrize("case", ["t01", "t02", "t03", "t04"])
 def test_greedy_text_matches_full_recompute(text: Golden, case: str, over_pool: bool) -> None:
     """Token for token and logit for logit what the references give by recomputing everything."""

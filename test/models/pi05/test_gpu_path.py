@@ -18,10 +18,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oxygen_ros.models import Guide, Rows
-from oxygen_ros.models.graphs import Again, Work
+from oxygen_ros.models.graphs import Eager, Work
 from oxygen_ros.models.pi05.model import Pi05
 from oxygen_ros.models.pi05.network import Network
-from oxygen_ros.models.pi05.processor import Inputs
+from oxygen_ros.models.pi05.processor import Pi05Inputs
 
 
 class AsOnGpu(TorchFunctionMode):
@@ -57,46 +57,46 @@ def find_tensors(found: Any) -> Iterator[torch.Tensor]:
             yield from find_tensors(one)
 
 
-class Watched(Again):
-    """Runs what is recorded once, under a watch."""
+class Watched(Eager):
+    """Runs what is captured once, under a watch."""
 
     def __init__(self, watch: StaysOn) -> None:
         self.watch = watch
 
-    def record(self, work: Work) -> Work:
+    def capture(self, work: Work) -> Work:
         with self.watch:
             work()
         return work
 
 
-def draw_inputs(device: str = "cpu", words: int = 20) -> Inputs:
+def draw_inputs(device: str = "cpu", words: int = 20) -> Pi05Inputs:
     generator = torch.Generator().manual_seed(words)
     images = torch.rand(2, 3, 80, 80, generator=generator) * 2 - 1
-    return Inputs(images.to(device), torch.randint(3, 250, (words,), generator=generator).to(device))
+    return Pi05Inputs(images.to(device), torch.randint(3, 250, (words,), generator=generator).to(device))
 
 
 def fill_rows(model: Pi05, position: int) -> Rows:
-    """Two requests of frame 0 and one of frame 1."""
+    """Two requests of prefix 0 and one of prefix 1."""
     rows = Rows(32, model.device)
     columns = torch.tensor([[41, 0, 0, 0, 0], [42, 0, 0, 1, 1], [43, 0, 1, 0, 2], [44, 1, 2, 0, 3]])
-    rows.token[:4], rows.frame_slot[:4], rows.suffix_slot[:4] = columns[:, :3].T
+    rows.token[:4], rows.prefix_slot[:4], rows.suffix_slot[:4] = columns[:, :3].T
     rows.write_at[:4], rows.wants_logits[:4] = columns[:, 3:].T
     rows.position[:4] = position + columns[:, 3]
     rows.count = rows.wanted = 4
-    rows.longest, rows.frame_spans = 2, [(0, 0, 3), (1, 3, 4)]
+    rows.longest, rows.prefix_spans = 2, [(0, 0, 3), (1, 3, 4)]
     return rows
 
 
-@pytest.mark.parametrize("recorder", [Again(), None], ids=["recorded", "launched"])
-def test_the_branches_of_gpus_give_the_same(recorder: Again | None) -> None:
+@pytest.mark.parametrize("capturer", [Eager(), None], ids=["captured", "launched"])
+def test_the_branches_of_gpus_give_the_same(capturer: Eager | None) -> None:
     network = make_network()
     results = []
     for mode in (AsOnGpu(), None):
-        model = make_model(network, over_pool=True, recorder=recorder if mode else None)
+        model = make_model(network, over_pool=True, capturer=capturer if mode else None)
         model.allocate(ROOMY)
         with mode or nullcontext():
             assert torch.zeros(1).is_cuda == bool(mode)
-            model.record(draw_inputs())
+            model.prepare(draw_inputs())
             prefixes = [model.encode(draw_inputs(words=words), slot) for slot, words in enumerate((20, 33))]
             noise = torch.randn(16, 7, generator=torch.Generator().manual_seed(1))
             guide = Guide(noise.roll(1, 0), torch.full_like(noise, 0.5))
@@ -107,7 +107,7 @@ def test_the_branches_of_gpus_give_the_same(recorder: Again | None) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_recorded_work_asks_the_host_for_nothing(dtype: torch.dtype) -> None:
+def test_captured_work_asks_the_host_for_nothing(dtype: torch.dtype) -> None:
     """No value is looked at (there are none: the tensors have a shape alone), no tensor of the host taken."""
     c = demo_config()
     config = replace(c, vision=replace(c.vision, depth=2))
@@ -116,8 +116,8 @@ def test_recorded_work_asks_the_host_for_nothing(dtype: torch.dtype) -> None:
         network = Network(config).to(dtype).requires_grad_(False)
     watch = StaysOn(device)
     with AsOnGpu():
-        model = Pi05(network, None, over_pool=True, recorder=Watched(watch))
+        model = Pi05(network, None, over_pool=True, capturer=Watched(watch))
         model.allocate(ROOMY)
         inputs = draw_inputs("meta")
-        assert model.record(Inputs(inputs.images.to(dtype), inputs.tokens)) == ""
+        assert model.prepare(Pi05Inputs(inputs.images.to(dtype), inputs.tokens)) == ""
     assert watch.operators > 1000

@@ -9,42 +9,48 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models_scene import DELTA, ROOMY, make_model, observe
+from models_scene import DELTA, ROOMY, make_model, observe, task
 from numpy.typing import NDArray
 
-from oxygen_ros.engine import MODES, Budget, Engine, FinishReason, Memory, Recurring, Session
+from oxygen_ros.engine import MODES, Budget, FinishReason, Session, TextKind, make_engine
 from oxygen_ros.observation import Observation
 from oxygen_ros.robot.chunk import Chunk
-from oxygen_ros.robot.overlap import JoinRule, Overlap
+from oxygen_ros.robot.joining import ChunkJoiner, JoinRule
+from oxygen_ros.robot.limits import Limits
 
 RULE = JoinRule("rtc", delay=4, schedule="exp", max_weight=10.0)
 STEP_NS = 100_000_000
 
 
 class Robot:
-    """Publishes what a session makes, and tells the join."""
+    """Publishes what a session makes, and remembers it in the joiner."""
 
     def __init__(self, network: Any, rule: JoinRule, mode: str = "oxygen") -> None:
         self.model = make_model(network)
-        share, batch = MODES[mode]
-        engine = Engine(self.model, ROOMY, share=share, batch=batch)
-        self.overlap = Overlap(rule)
+        self.joiner = ChunkJoiner(rule, Limits({}, "clamp"))
         self.chunks: list[NDArray[np.float64]] = []
+        memory = TextKind(task("memory", max_tokens=4), every_n_ticks=2, feed_after=3)
         self.session = Session(
-            engine, [Recurring(Memory(max_tokens=4), 2)], Budget(steps=2, rows=32),
-            instruction="stack", memory_lag=3, join=self.overlap,
-        )  # fmt: skip
+            make_engine(mode, self.model, ROOMY), [memory], Budget(steps=2, rows=32), instruction="stack"
+        )
 
     def tick(self, seen: Observation) -> NDArray[np.float64]:
-        self.session.tick(seen.stamp, seen.images, seen.joints, self._publish)
-        return self.chunks[-1]
-
-    def _publish(self, tick: int, seen: Observation, actions: NDArray[np.float64]) -> None:
-        spec = self.model.spec
-        chunk = Chunk(seen.stamp, spec.step, spec.action_joints, actions, spec.representation)
-        chunk = self.overlap.blend(chunk)
-        self.overlap.remember(chunk)
+        expert = self.model.spec.experts[0]
+        leftover = self.joiner.find_leftover(seen.stamp, seen.joints, expert.horizon, expert.step)
+        started = self.session.begin(seen.stamp, seen.images, seen.joints, leftover)
+        chunk = self.joiner.blend(Chunk(seen.stamp, expert.step, expert.action_space, started.actions))
+        self.joiner.remember(chunk)
         self.chunks.append(chunk.values)
+        self.session.finish()
+        return chunk.values
+
+    def instruct(self, words: str) -> None:
+        self.session.instruct(words)
+        self.joiner.forget(still_followed=True)
+
+    def stop(self) -> None:
+        self.session.stop(FinishReason.CANCELLED)
+        self.joiner.forget()
 
 
 @pytest.fixture
@@ -54,7 +60,7 @@ def make(demo_network: Any) -> Callable[..., Robot]:
 
 def test_normalize_undoes_unprocess(demo_network: Any) -> None:
     model, seen = make_model(demo_network), observe(3)
-    actions = np.random.default_rng(0).normal(0.0, 1.0, (model.spec.horizon, 7))
+    actions = np.random.default_rng(0).normal(0.0, 1.0, (model.spec.experts[0].horizon, 7))
     again = model.unprocess(model.normalize(actions, seen), seen)
     np.testing.assert_allclose(again, actions, atol=1e-5)
 
@@ -63,9 +69,9 @@ def test_deltas_are_seen_from_the_observation_of_now(demo_network: Any) -> None:
     """The same place, seen from joints that have moved: the deltas are smaller by that, the rest the same."""
     model, seen = make_model(demo_network), observe(3)
     moved = replace(seen, joints=seen.joints + 0.25)
-    actions = np.zeros((model.spec.horizon, 7))
+    actions = np.zeros((model.spec.experts[0].horizon, 7))
     before, after = (model.normalize(actions, o).double().numpy() for o in (seen, moved))
-    names = model.spec.action_joints
+    names = model.spec.experts[0].action_space.joints
     delta = np.array([name in DELTA for name in names])
     shift = model.normalize(actions + 0.25 * delta, moved).double().numpy()
     np.testing.assert_allclose(shift, before, atol=1e-5)
@@ -108,10 +114,10 @@ def test_a_replay_gives_the_same_chunks_again(make: Callable[..., Robot]) -> Non
 def test_another_instruction_and_a_stop_leave_nothing_to_join(make: Callable[..., Robot]) -> None:
     """The chunk after them is what it would be without one before."""
     ends: dict[str, Callable[[Robot], object]] = {
-        "other words": lambda robot: robot.session.instruct("sort"),
-        "the same again": lambda robot: robot.session.instruct("stack"),
-        "stopped": lambda robot: robot.session.stop(FinishReason.CANCELLED),
-        "held": lambda robot: robot.overlap.forget(),
+        "other words": lambda robot: robot.instruct("sort"),
+        "the same again": lambda robot: robot.instruct("stack"),
+        "stopped": lambda robot: robot.stop(),
+        "held": lambda robot: robot.joiner.forget(),
     }
     for words, end in ends.items():
         guided, alone = make(), make(JoinRule("replace"))

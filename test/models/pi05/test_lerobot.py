@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policy folders of lerobot, from an observation to actions, against lerobot 0.6.1's own numbers.
 
-Here live whole folders that are right; what is refused is `test_lerobot_folders`.
+Whole folders that are right; what is refused is in test_lerobot_folders.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from models_lerobot import (
 )
 from safetensors.torch import load_file, save_file
 
-from oxygen_ros.engine import Answer, Budget, Engine
+from oxygen_ros.engine import Budget, Engine, TextTask
 from oxygen_ros.models import Capacity, ModelError, load_model
-from oxygen_ros.models.pi05.lerobot import LerobotProcessor, fit_picture
+from oxygen_ros.models.images import resize_with_pad_torch
+from oxygen_ros.models.pi05.lerobot import LerobotProcessor
 from oxygen_ros.models.pi05.model import Pi05
 
 CASES = Cases()
-ROOM = Capacity(frames=2, suffixes=2, suffix_tokens=48, max_rows=16)
+ROOM = Capacity(prefixes=2, suffixes=2, suffix_tokens=48, max_rows=16)
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +85,9 @@ def test_actions_are_lerobot_s(folder: Path, case: str, row: int) -> None:
     assert inputs.tokens.tolist() == CASES.tokens(case, row)
     # The reference's pictures are no whole 255ths: from here on the pictures themselves.
     present = [name for name in model.spec.cameras if name in fact["cameras_present"]]
-    pictures = torch.stack([fit_picture(CASES.get(case, f"input.image.{name}", row), 28) for name in present])
+    pictures = torch.stack(
+        [resize_with_pad_torch(CASES.get(case, f"input.image.{name}", row), 28) for name in present]
+    )
     expected = torch.stack([CASES.get(case, f"expected.model_image.{name}", row) for name in present])
     torch.testing.assert_close(pictures, expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(inputs.images, expected, atol=1.01 / 255, rtol=0)
@@ -137,22 +140,23 @@ def test_numbers_are_lerobot_s_to_the_last_bit(folder: Path) -> None:
 
 
 def test_the_spec_says_what_oxygen_json_says(folder: Path) -> None:
-    spec = load(folder).spec
+    model = load(folder)
+    spec = model.spec
+    assert model.config.max_prefix == 3 * 4 + 48
     assert spec.joints == tuple(JOINTS)
-    assert spec.action_joints == tuple(JOINTS[:7])
-    assert (spec.step, spec.horizon, spec.denoise_steps) == (0.033, 10, 10)
+    assert spec.experts[0].action_space.joints == tuple(JOINTS[:7])
+    assert (spec.experts[0].step, spec.experts[0].horizon, spec.experts[0].denoise_steps) == (0.033, 10, 10)
     assert spec.cameras == ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
-    assert spec.max_prefix == 3 * 4 + 48
+    assert spec.feedback == ()
 
 
 def test_the_node_loads_and_warms_up_such_a_folder(folder: Path) -> None:
     preparation = pytest.importorskip("oxygen_ros.node.preparation")
-    from oxygen_ros.node.parameters import FIXED
-    from oxygen_ros.node.settings import Settings
+    from oxygen_ros.node.layout import make_layout
+    from oxygen_ros.node.settings import make_settings
 
-    settings = Settings(
+    settings = make_settings(
         {
-            **{name: row.default for name, row in FIXED.items()},
             "model": str(folder),
             "cameras.base_0_rgb.topic": "/base",
             "cameras.left_wrist_0_rgb.topic": "/left",
@@ -167,7 +171,7 @@ def test_the_node_loads_and_warms_up_such_a_folder(folder: Path) -> None:
     )
     model, _ = preparation.load(settings, load_model, lambda: False)
     try:
-        prepared = preparation.prepare(settings, model, settings.describe_robot(model.spec), lambda: False)
+        prepared = preparation.prepare(settings, model, make_layout(settings, model.spec), lambda: False)
     except preparation.PreparationError as error:
         # A busy machine may take longer than these ten actions last; nothing else may be wrong.
         assert "'period'" in str(error)  # noqa: PT017
@@ -179,14 +183,14 @@ def test_the_node_loads_and_warms_up_such_a_folder(folder: Path) -> None:
 def test_texts_go_on_from_the_prefix_and_do_not_enter_the_prompt(letters: Path) -> None:
     engine = Engine(load(letters), ROOM)
     told = look("pick it up")
-    with engine.observe(told) as frame:
-        chunk = engine.act(frame)
-        engine.ask(frame, Answer("what next?", max_tokens=4))
+    with engine.observe(told) as encoded:
+        chunk = engine.act(encoded)
+        engine.ask(encoded, TextTask(kind="answer", prompt="Question: what next? Answer: ", max_tokens=4))
     (text,) = engine.advance(Budget(steps=12, rows=16))
     assert text.finish_reason in ("eos", "length")
     assert len(text.tokens) == 4 or text.finish_reason == "eos"
-    with engine.observe(replace(told, memory="done it", subtask="lift")) as frame:
-        np.testing.assert_array_equal(engine.act(frame), chunk)
+    with engine.observe(replace(told, feedback={"memory": "done it", "subtask": "lift"})) as encoded:
+        np.testing.assert_array_equal(engine.act(encoded), chunk)
     engine.check_integrity()
 
 
@@ -224,7 +228,7 @@ def test_cameras_of_different_sizes_stand_side_by_side(folder: Path) -> None:
     seen = read.process(replace(look("go"), images=images), torch.device("cpu"), torch.float32).images
     for picture, name in zip(seen, read.config.cameras, strict=True):
         alone = torch.from_numpy(images[name]).permute(2, 0, 1).float() / 255
-        assert torch.equal(picture, fit_picture(alone, 28))
+        assert torch.equal(picture, resize_with_pad_torch(alone, 28))
         assert picture.min() >= -1
         assert picture.max() <= 1
 
@@ -234,18 +238,18 @@ def test_proportions_are_kept_and_the_odd_pixel_is_below_or_right() -> None:
         ((3, 14, 28), (slice(7, 21), slice(0, 28))),
         ((3, 28, 9), (slice(0, 28), slice(9, 18))),
     ):
-        picture = fit_picture(torch.ones(shape), 28)
+        picture = resize_with_pad_torch(torch.ones(shape), 28)
         expected = torch.full((3, 28, 28), -1.0)
         expected[:, lit[0], lit[1]] = 1.0
         assert torch.equal(picture, expected)
-    assert fit_picture(torch.ones(3, 1, 500), 28).shape == (3, 28, 28)
+    assert resize_with_pad_torch(torch.ones(3, 1, 500), 28).shape == (3, 28, 28)
 
 
 def test_no_antialias_when_shrinking() -> None:
     """Stripes a pixel wide, four to a pixel of the result: samples between two are their middle."""
     stripes = torch.zeros(3, 112, 112)
     stripes[:, :, 1::4] = 1.0
-    assert torch.equal(fit_picture(stripes, 28), torch.zeros(3, 28, 28))
+    assert torch.equal(resize_with_pad_torch(stripes, 28), torch.zeros(3, 28, 28))
 
 
 # -- words -----------------------------------------------------------------------------------------
@@ -275,8 +279,8 @@ def test_the_file_s_truncation_and_padding_are_not_taken_over(letters: Path) -> 
 def test_special_tokens_are_letters_also_the_one_without_an_embedding(letters: Path) -> None:
     read = processor(letters)
     for said in ("<image>", "<eos> now", "<bos>"):
-        assert max(read.tokenize(said)) < 512
-        assert not {0, 1, 2} & set(read.tokenize(said))
+        assert max(read.tokenizer.encode(said)) < 512
+        assert not {0, 1, 2} & set(read.tokenizer.encode(said))
     ids = read.process(look("<image><eos>"), torch.device("cpu"), torch.float32).tokens.tolist()
     assert max(ids) < 512
     assert ids.count(1) == 0
@@ -292,9 +296,12 @@ def test_an_instruction_at_the_limit_and_one_past_it_whatever_the_state(letters:
     with pytest.raises(ValueError, match=r'instruction "xxx.*up to 121 tokens.*trained with 120: shorten'):
         read.process(look("x" * (most + 1), [state] * 8), device, torch.float32)
     read.process(look("x" * most, [state] * 8), device, torch.float32)
+    read.check_instruction("x" * most)
+    with pytest.raises(ValueError, match=r"up to 121 tokens"):
+        read.check_instruction("x" * (most + 1))
 
 
-# -- other normalisations, relative actions ----------------------------------------------------------
+# -- other normalizations, relative actions ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["QUANTILES", "QUANTILE10", "MIN_MAX", "MEAN_STD", "IDENTITY"])

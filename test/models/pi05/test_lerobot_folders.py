@@ -78,6 +78,11 @@ def write(file: str, text: str) -> Edit:
     return lambda folder: (folder / file).write_text(text)
 
 
+HAND: list[dict[str, str]] = [
+    {"name": "hand", "kind": "cartesian_position", "unit": "m", "frame": "base"},
+    {"name": "hand", "kind": "rotation", "unit": "rad", "frame": "base", "rotation": "axis_angle"},
+    {"name": "claw", "kind": "gripper", "unit": "1"},
+]
 MODES = ("steps", "normalizer_processor", "config", "norm_map")
 FAULTS: dict[str, tuple[Edit, str]] = {
     # oxygen.json
@@ -99,6 +104,26 @@ FAULTS: dict[str, tuple[Edit, str]] = {
         r'action joint "claw" is not among .*"actions"',
     ),
     "actions unnamed": (robot(actions={}), r'7 actions for 8 joints: name theirs in \{"actions"'),
+    "components no list": (
+        robot(actions={"components": 3}),
+        r"actions\.components must be a list of objects",
+    ),
+    "a component without a frame": (
+        robot(actions={"components": [{"name": "hand", "kind": "cartesian_position", "unit": "m"}]}),
+        r"oxygen\.json: actions\.components .*'hand': cartesian_position with frame ''",
+    ),
+    "a component of no kind": (
+        robot(actions={"components": [{"name": "hand", "kind": "wave", "unit": "m"}]}),
+        r"kind \(joint_position, joint_velocity, .*'wave' is not a valid ComponentKind",
+    ),
+    "too few components": (
+        robot(actions={"components": HAND[:2]}),
+        r"actions\.components have 6 numbers, config\.json says 7",
+    ),
+    "a component of a joint unknown": (
+        robot(actions={"components": [*HAND[:2], {**HAND[2], "kind": "joint_position"}]}),
+        r'action joint "claw" is not among',
+    ),
     "no step": (robot(step=None), r"step must be the seconds between two actions, got None"),
     "step 0": (robot(step=0), r"step must be the seconds.*got 0"),
     "step true": (robot(step=True), r"step must be the seconds.*got True"),
@@ -118,7 +143,7 @@ FAULTS: dict[str, tuple[Edit, str]] = {
     ),
     "more actions than joints": (
         to([9], "config.json", "output_features", "action", "shape"),
-        r"9 actions do not fit .*8 numbers of the state",
+        r"actions\.joints must be 9 names as in config\.json, got 7",
     ),
     "two observations": (to(2, "config.json", "n_obs_steps"), r"n_obs_steps 2 is not served, only 1"),
     "memory of pictures": (
@@ -180,17 +205,17 @@ FAULTS: dict[str, tuple[Edit, str]] = {
     ),
     "renames a list": (option(FIRST, "rename_map", ["a"]), r"rename_map must be an object"),
     "no room": (option("tokenizer_processor", "max_length", 0), r"max_prompt must be a whole number"),
-    # normalisation
+    # normalization
     "unknown mode": (
         to("LOG", BEFORE, *MODES, "STATE"),
-        r'normalisation "LOG" of observation\.state is not one of QUANTILES, QUANTILE10, MIN_MAX, MEAN_STD',
+        r'normalization "LOG" of observation\.state is not one of QUANTILES, QUANTILE10, MIN_MAX, MEAN_STD',
     ),
-    "pictures normalised": (
+    "pictures normalized": (
         to("MEAN_STD", BEFORE, *MODES, "VISUAL"),
-        r'normalisation "MEAN_STD" of images is not served, only IDENTITY',
+        r'normalization "MEAN_STD" of images is not served, only IDENTITY',
     ),
     "modes a list": (to([], BEFORE, *MODES), r"norm_map of step .* must be an object"),
-    "state not normalised": (
+    "state not normalized": (
         option("normalizer_processor", "features", {}),
         r'"observation\.state" is not among the features',
     ),
@@ -256,7 +281,7 @@ def test_lerobot_s_own_names_are_shown_and_taken_for_the_actions(folder: Path) -
     robot(joints=names, actions={})(folder)
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch)
-        assert load_model(folder).spec.action_joints == tuple(names[:7])
+        assert load_model(folder).spec.experts[0].action_space.joints == tuple(names[:7])
     robot(actions={})(folder)
     with pytest.raises(ModelError, match=r'action joint "joint1\.pos" is not among .*"actions"'):
         load_model(folder)
@@ -265,6 +290,17 @@ def test_lerobot_s_own_names_are_shown_and_taken_for_the_actions(folder: Path) -
     (folder / "oxygen.json").unlink()
     with pytest.raises(ModelError, match=r'"joints": \["joint1\.pos"'):
         load_model(folder)
+
+
+def test_an_end_effector_policy_says_what_its_actions_are(folder: Path) -> None:
+    """Seven numbers of a hand and its gripper, for a robot whose eight joints are observed."""
+    robot(actions={"components": HAND})(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
+        space = load_model(folder).spec.experts[0].action_space
+    assert space.columns == ("hand.x", "hand.y", "hand.z", "hand.rx", "hand.ry", "hand.rz", "claw")
+    assert [component.kind for component in space.components] == [entry["kind"] for entry in HAND]
+    assert space.joints == ()
 
 
 def test_a_tokenizer_of_another_model(folder: Path) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must not change an output of pi0.5: the mode, drafts, repetition on the device, text load.
 
-Here lives equality between runs of our own; that the outputs are right is `test_recompute`.
+Equality between runs of our own; that the outputs are right is tested in test_recompute.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from models_scene import ROOMY, drive, make_model, observe
+from models_scene import ROOMY, drive, make_model, observe, task
 
-from oxygen_ros.engine import MODES, Answer, Budget, Engine, Memory, Narration, Subtask
+from oxygen_ros.engine import MODES, Budget, make_engine
 
 TICKS = 13
 CAMERAS = (("top", "wrist"), ("wrist",), ("top",))
@@ -20,10 +20,18 @@ SCRIPT = {
     tick: (
         observe(tick, cameras=CAMERAS[tick % 3], instruction="stack " * (tick % 4), memory="m" * (tick % 3)),
         [
-            Memory(max_tokens=6),
-            *([Narration(max_tokens=9)] if tick % 2 else []),
-            *([Answer(f"what is it at tick {tick}?", max_tokens=4)] if tick % 5 == 0 else []),
-            *([Subtask(max_tokens=5, temperature=0.8, top_p=0.9, seed=tick)] if tick % 3 == 0 else []),
+            task("memory", max_tokens=6),
+            *([task("narration", max_tokens=9)] if tick % 2 else []),
+            *(
+                [task("answer", words={"question": f"what is it at tick {tick}?"}, max_tokens=4)]
+                if tick % 5 == 0
+                else []
+            ),
+            *(
+                [task("subtask", max_tokens=5, temperature=0.8, top_p=0.9, seed=tick)]
+                if tick % 3 == 0
+                else []
+            ),
         ],
     )
     for tick in range(1, TICKS + 1)
@@ -31,8 +39,8 @@ SCRIPT = {
 BUDGET = Budget(steps=3, rows=32)
 
 
-def run(network, script=SCRIPT, budget=BUDGET, *, over_pool=False, **options):
-    engine = Engine(make_model(network, over_pool=over_pool), ROOMY, **options)
+def run(network, script=SCRIPT, budget=BUDGET, *, over_pool=False, mode="oxygen", **options):
+    engine = make_engine(mode, make_model(network, over_pool=over_pool), ROOMY, **options)
     return engine, drive(engine, script, budget)
 
 
@@ -60,18 +68,20 @@ def test_the_run_is_worth_comparing(ours) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_four_modes_give_the_same_outputs(demo_network, ours, mode: str) -> None:
-    share, batch = MODES[mode]
-    engine, outcome = run(demo_network, share=share, batch=batch)
+    engine, outcome = run(demo_network, mode=mode)
     assert engine.mode == mode
     assert_same(outcome, ours[1])
-    assert engine.counters.prefills == TICKS + (0 if share else len(outcome.texts))
+    assert engine.counters.prefills == TICKS + (0 if mode in ("shared", "oxygen") else len(outcome.texts))
 
 
 @pytest.mark.parametrize("draft", [1, 6])
 def test_drafts_change_nothing_but_the_steps(demo_network, draft: int) -> None:
     """The same scene again and again: drafts are right and wrong in turn, the ids stay."""
     script = {
-        tick: (replace(observe(1 + tick // 3), stamp=tick), [Memory(max_tokens=9), Narration(max_tokens=8)])
+        tick: (
+            replace(observe(1 + tick // 3), stamp=tick),
+            [task("memory", max_tokens=9), task("narration", max_tokens=8)],
+        )
         for tick in range(1, 10)
     }
     (_, expected), (_, outcome) = run(demo_network, script), run(demo_network, script, draft=draft)
@@ -94,7 +104,7 @@ def test_attention_over_the_pool_changes_nothing(demo_network, ours) -> None:
 def test_chunks_are_bitwise_the_same_whatever_the_text_load(demo_network, ours) -> None:
     silent = {tick: (observation, []) for tick, (observation, _) in SCRIPT.items()}
     loud = {
-        tick: (observation, [replace(Memory(), max_tokens=20), Narration(max_tokens=20)])
+        tick: (observation, [replace(task("memory"), max_tokens=20), task("narration", max_tokens=20)])
         for tick, (observation, _) in SCRIPT.items()
     }
     for script in (silent, loud):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The prefix in its slot: read-only for everybody, packed, bounded, and safe from what runs away.
 
-Here lives what readers must not do to each other.
+What readers must not do to each other.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import math
 
 import pytest
 import torch
-from models_scene import ROOMY, demo_config, make_model, make_network, observe
+from models_scene import ROOMY, demo_config, make_model, make_network, observe, prefix_tokens
 
 from oxygen_ros.models import Guide, Rows
-from oxygen_ros.models.pi05.processor import Inputs
+from oxygen_ros.models.pi05.processor import Pi05Inputs
 
 HORIZON, DIM = 16, 7
 
@@ -22,51 +22,51 @@ def noise(seed: int = 0) -> torch.Tensor:
     return torch.randn(HORIZON, DIM, generator=torch.Generator().manual_seed(seed))
 
 
-def rows_for(model, frames: list[int], place: int = 0) -> Rows:
-    """One row for each frame, in a suffix slot of the frame's number, at `place`."""
+def rows_for(model, prefixes: list[int], place: int = 0) -> Rows:
+    """One row for each prefix, in a suffix slot of the prefix's number, at `place`."""
     rows = Rows(ROOMY.max_rows, model.device)
-    count = len(frames)
-    frame = torch.tensor(frames)
-    rows.token[:count] = 40 + frame
+    count = len(prefixes)
+    prefix = torch.tensor(prefixes)
+    rows.token[:count] = 40 + prefix
     rows.write_at[:count] = place
-    rows.position[:count] = torch.tensor([model._prefixes[f].next_position for f in frames]) + place
-    rows.frame_slot[:count] = rows.suffix_slot[:count] = frame
+    rows.position[:count] = torch.tensor([prefix_tokens(model, f) for f in prefixes]) + place
+    rows.prefix_slot[:count] = rows.suffix_slot[:count] = prefix
     rows.wants_logits[:count] = torch.arange(count)
     rows.count = rows.wanted = count
     rows.longest = place + 1
-    rows.frame_spans = [(f, i, i + 1) for i, f in enumerate(frames)]
+    rows.prefix_spans = [(f, i, i + 1) for i, f in enumerate(prefixes)]
     return rows
 
 
-def loaded(network, *, over_pool: bool = False, frames: int = 3):
+def loaded(network, *, over_pool: bool = False, prefixes: int = 3):
     model = make_model(network, over_pool=over_pool)
     model.allocate(ROOMY)
-    for slot in range(frames):
+    for slot in range(prefixes):
         model.encode(model.process(observe(slot + 1, instruction="go " * slot)), slot)
     return model
 
 
-def whole_frame(model, slot: int) -> torch.Tensor:
-    """A copy of all prefix places of a frame, the unused ones too."""
-    first = slot * model.pool.frame_stride
+def whole_prefix(model, slot: int) -> torch.Tensor:
+    """A copy of all prefix places of a prefix, the unused ones too."""
+    first = slot * model.pool.prefix_stride
     region = slice(first, first + model.config.max_prefix)
     return torch.stack((model.pool.keys[:, :, region], model.pool.values[:, :, region])).clone()
 
 
-both_ways = pytest.mark.parametrize("over_pool", [False, True], ids=["by_frame", "over_pool"])
+both_ways = pytest.mark.parametrize("over_pool", [False, True], ids=["by_prefix", "over_pool"])
 
 
 @both_ways
 def test_nobody_writes_into_a_prefix(demo_network, over_pool: bool) -> None:
     model = loaded(demo_network, over_pool=over_pool)
-    before = [whole_frame(model, slot) for slot in range(3)]
+    before = [whole_prefix(model, slot) for slot in range(3)]
     for slot in (0, 1, 2):
         model.denoise(slot, noise(slot))
     model.denoise(1, noise(1), Guide(torch.ones(HORIZON, DIM), torch.ones(HORIZON, DIM)))
     for place in range(5):
         model.extend(rows_for(model, [0, 1, 2], place))
     for slot in range(3):
-        assert torch.equal(whole_frame(model, slot), before[slot]), f"frame {slot} was written to"
+        assert torch.equal(whole_prefix(model, slot), before[slot]), f"prefix {slot} was written to"
 
 
 @both_ways
@@ -75,7 +75,7 @@ def test_a_prefill_touches_its_own_slot_alone(demo_network, over_pool: bool) -> 
     model.extend(rows_for(model, [0, 1, 2]))
     before = model.pool.keys.clone(), model.pool.values.clone()
     model.encode(model.process(observe(9)), 1)
-    own = slice(model.pool.frame_stride, model.pool.frame_stride + model.config.max_prefix)
+    own = slice(model.pool.prefix_stride, model.pool.prefix_stride + model.config.max_prefix)
     for now, then in zip((model.pool.keys, model.pool.values), before, strict=True):
         then[:, :, own] = now[:, :, own]
         assert torch.equal(now, then)
@@ -86,19 +86,19 @@ def test_text_never_reads_a_workspace(demo_network, over_pool: bool) -> None:
     """Whatever large numbers stand there. (That they are finite is the next test's.)"""
     model = loaded(demo_network, over_pool=over_pool)
     expected = model.extend(rows_for(model, [0, 1, 2]))
-    for slot in range(ROOMY.frames):
-        first = slot * model.pool.frame_stride + model.config.max_prefix
+    for slot in range(ROOMY.prefixes):
+        first = slot * model.pool.prefix_stride + model.config.max_prefix
         model.pool.keys[:, :, first : first + HORIZON] = 1e6
         model.pool.values[:, :, first : first + HORIZON] = -1e6
     assert torch.equal(model.extend(rows_for(model, [0, 1, 2])), expected)
 
 
-def test_by_frame_a_free_slot_or_workspace_is_never_touched(demo_network) -> None:
+def test_by_prefix_a_free_slot_or_workspace_is_never_touched(demo_network) -> None:
     model = loaded(demo_network)
     expected = model.extend(rows_for(model, [0, 2]))
-    stride = model.pool.frame_stride
-    for slot in range(ROOMY.frames):
-        used = model.pool.frame_places(slot) if slot in (0, 2) else slice(slot * stride, slot * stride)
+    stride = model.pool.prefix_stride
+    for slot in range(ROOMY.prefixes):
+        used = model.pool.prefix_places(slot) if slot in (0, 2) else slice(slot * stride, slot * stride)
         model.pool.keys[:, :, used.stop : (slot + 1) * stride] = math.nan
         model.pool.values[:, :, used.stop : (slot + 1) * stride] = math.nan
     assert torch.equal(model.extend(rows_for(model, [0, 2])), expected)
@@ -152,7 +152,7 @@ def test_a_prefix_of_words_alone(demo_network, recompute) -> None:
     """Every camera masked: the network takes it, though the processor asks for one image."""
     model = make_model(demo_network)
     model.allocate(ROOMY)
-    inputs = Inputs(torch.empty(0, 3, 80, 80), torch.tensor([258, 70, 71]))
+    inputs = Pi05Inputs(torch.empty(0, 3, 80, 80), torch.tensor([258, 70, 71]))
     assert model.encode(inputs, 0).tokens == 3
     logits = model.extend(rows_for(model, [0]))
     torch.testing.assert_close(logits.double(), recompute.logits(inputs, [40]), atol=1e-4, rtol=1e-5)
@@ -164,13 +164,13 @@ def test_a_prefix_at_its_longest(demo_network, recompute) -> None:
     model.allocate(ROOMY)
     most = demo_config().max_prompt
     tokens = torch.arange(most) % 250
-    inputs = Inputs(model.process(observe(1)).images, tokens)
-    for slot in (ROOMY.frames - 2, ROOMY.frames - 1):
-        assert model.encode(inputs, slot).tokens == model.spec.max_prefix == 50 + most
-    actions = model.denoise(ROOMY.frames - 1, noise())
+    inputs = Pi05Inputs(model.process(observe(1)).images, tokens)
+    for slot in (ROOMY.prefixes - 2, ROOMY.prefixes - 1):
+        assert model.encode(inputs, slot).tokens == model.config.max_prefix == 50 + most
+    actions = model.denoise(ROOMY.prefixes - 1, noise())
     expected = recompute.actions(inputs, noise(), [1.0, 0.8, 0.6, 0.4, 0.2])
     torch.testing.assert_close(actions.double(), expected, atol=2e-5, rtol=2e-5)
-    slot = ROOMY.frames - 1
+    slot = ROOMY.prefixes - 1
     for place in range(ROOMY.suffix_tokens):
         logits = model.extend(rows_for(model, [slot], place))
     told = recompute.logits(inputs, [40 + slot] * ROOMY.suffix_tokens)
@@ -180,11 +180,11 @@ def test_a_prefix_at_its_longest(demo_network, recompute) -> None:
 def test_a_prefix_too_long_is_an_error_and_changes_nothing(demo_network) -> None:
     model = loaded(demo_network)
     before = model.pool.keys.clone()
-    inputs = Inputs(model.process(observe(1)).images, torch.zeros(65, dtype=torch.int64))
+    inputs = Pi05Inputs(model.process(observe(1)).images, torch.zeros(65, dtype=torch.int64))
     with pytest.raises(ValueError, match="a prefix of 115 tokens does not fit a slot of 114"):
         model.encode(inputs, 0)
     with pytest.raises(ValueError, match="a prefix of 0 tokens"):
-        model.encode(Inputs(torch.empty(0, 3, 80, 80), torch.empty(0, dtype=torch.int64)), 0)
+        model.encode(Pi05Inputs(torch.empty(0, 3, 80, 80), torch.empty(0, dtype=torch.int64)), 0)
     assert torch.equal(model.pool.keys, before)
     assert model.denoise(0, noise()).isfinite().all()
 

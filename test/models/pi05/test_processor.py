@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Observations to prompts and pixels, actions back to the robot, for our own checkpoint format.
 
-Here lives no test of words alone: those are `test_words`.
+Words alone are tested in test_tokenizer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from models_scene import (
     observe,
 )
 
-from oxygen_ros.models.pi05.processor import PlainProcessor, Quantiles, bin_state
+from oxygen_ros.models import ModelError
+from oxygen_ros.models.pi05.processor import PlainProcessor
+from oxygen_ros.models.processing import Quantiles, bin_state
 
 CONFIG = demo_config()
 CPU = torch.device("cpu")
@@ -60,9 +62,9 @@ def test_prompt_layout() -> None:
     observation = replace(observe(1, instruction="go"), joints=middle)
     state = [*spell(" State: "), *[BIN_BASE + 128] * 7, *spell(" Action: ")]
     assert tokens(observation) == [BOS, *spell("Task: go."), *state]
-    with_memory = replace(observation, memory="one")
+    with_memory = replace(observation, feedback={"memory": "one"})
     assert tokens(with_memory) == [BOS, *spell("Task: go. Memory: one"), *state]
-    with_both = replace(with_memory, subtask="up")
+    with_both = replace(with_memory, feedback={"subtask": "up", "memory": "one"})
     assert tokens(with_both) == [BOS, *spell("Task: go. Subtask: up. Memory: one"), *state]
 
 
@@ -108,12 +110,12 @@ def test_the_memory_gives_way_when_the_prompt_is_full() -> None:
     assert len(ids) == CONFIG.max_prompt
     words = [BOS, *spell("Task: pick.")]
     room = CONFIG.max_prompt - len(words) - len(spell(" State:  Action: ")) - 7
-    assert ids[: len(words) + room] == words + spell(" Memory: " + observation.memory)[:room]
-    assert ids[len(words) + room :] == tokens(replace(observation, memory=""))[len(words) :]
+    assert ids[: len(words) + room] == words + spell(" Memory: " + observation.feedback["memory"])[:room]
+    assert ids[len(words) + room :] == tokens(replace(observation, feedback={}))[len(words) :]
 
 
 def test_the_subtask_stands_before_the_memory_that_gives_way() -> None:
-    observation = replace(observe(1, instruction="pick", memory="abcdefghijklm" * 8), subtask="go on")
+    observation = observe(1, instruction="pick", memory="abcdefghijklm" * 8, subtask="go on")
     ids = tokens(observation)
     assert len(ids) == CONFIG.max_prompt
     words = [BOS, *spell("Task: pick. Subtask: go on.")]
@@ -131,6 +133,39 @@ def test_an_instruction_at_the_limit_and_one_past_it() -> None:
         tokens(observe(1, instruction="x" * (most + 1)))
 
 
+def test_an_instruction_is_checked_as_the_prompt_checks_it_whatever_the_joints() -> None:
+    """The state takes as many tokens at any joints."""
+    most = CONFIG.max_prompt - len(spell("Task: . State:  Action: ")) - 7 - 1
+    PROCESSOR.check_instruction("x" * most)
+    with pytest.raises(ValueError, match=rf"has {most + 9} tokens.*room for {most + 8}.*shorten"):
+        PROCESSOR.check_instruction("x" * (most + 1))
+    for joints in (LOWS, HIGHS, LOWS - 5):
+        assert len(tokens(replace(observe(1, instruction="x" * most), joints=joints))) == CONFIG.max_prompt
+
+
+def test_fed_back_texts_are_data_of_the_checkpoint() -> None:
+    """Kinds, their order and their words come from config.json; the last gives way first."""
+    raw = make_raw(CONFIG) | {"feedback": {"hazard": " Beware: {text}!", "plan": " Next {text}"}}
+    processor = PlainProcessor(CONFIG, make_tokenizer(), raw, make_stats())
+    assert processor.feedback == ("hazard", "plan")
+    assert PROCESSOR.feedback == ("subtask", "memory")
+    said = {"plan": "turn", "memory": "not of this checkpoint", "hazard": "{text}"}
+    ids = tokens(observe(1, instruction="go", **said), processor)
+    words = [BOS, *spell("Task: go. Beware: {text}! Next turn")]
+    assert ids[: len(words)] == words
+    assert ids[len(words) :][: len(spell(" State: "))] == spell(" State: ")
+    full = tokens(observe(1, instruction="go", hazard="h", plan="p" * 99), processor)
+    assert len(full) == CONFIG.max_prompt
+    assert full[: len(words)] == [BOS, *spell("Task: go. Beware: h! Next " + "p" * 99)][: len(words)]
+
+
+@pytest.mark.parametrize("feedback", [[], {"memory": "Memory"}, {"memory": "{text}{text}"}, {"memory": 1}])
+def test_feedback_that_is_no_template_is_refused_by_name(feedback: object) -> None:
+    raw = make_raw(CONFIG) | {"feedback": feedback}
+    with pytest.raises(ModelError, match=r"config\.json: .*feedback.*template"):
+        PlainProcessor(CONFIG, make_tokenizer(), raw, make_stats())
+
+
 @pytest.mark.parametrize("instruction", ["", "pünktlich 日本 🤖", "a\nb\tc", "\x00", "'\"\\{}"])
 def test_any_instruction_is_a_prompt(instruction: str) -> None:
     ids = tokens(observe(1, instruction=instruction))
@@ -143,7 +178,7 @@ numbers = st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=3)
 
 
 @given(numbers, numbers, numbers)
-def test_normalisation_goes_there_and_back(a, b, x) -> None:
+def test_normalization_goes_there_and_back(a, b, x) -> None:
     q01, q99 = np.minimum(a, b), np.maximum(a, b)
     q = Quantiles(q01, q99)
     back = q.unnormalize(q.normalize(np.asarray(x)))
@@ -179,8 +214,27 @@ def test_actions_of_fewer_joints_in_another_order() -> None:
     actions[:, 0], actions[:, 1] = 1.0, -1.0
     actions[:, 2:] = 99.0  # padding of the width: not for anybody
     chunk = processor.unprocess(actions, observation)
-    assert processor.action_joints == ("gripper", "joint2")
+    assert processor.action_space.joints == ("gripper", "joint2")
     np.testing.assert_allclose(chunk, np.tile([0.04, observation.joints[1] - 0.1], (16, 1)), atol=1e-8)
+
+
+def test_actions_that_are_no_joints_are_described_by_the_checkpoint() -> None:
+    """A delta joint between numbers that no joint stands behind: only it moves from where it was seen."""
+    hand = {"name": "hand", "kind": "cartesian_position", "unit": "m", "frame": "base"}
+    joint = {"name": "joint2", "kind": "joint_position", "unit": "rad"}
+    claw = {"name": "claw", "kind": "gripper", "unit": "1"}
+    raw = make_raw(CONFIG) | {"actions": {"components": [hand, joint, claw], "delta": ["joint2"]}}
+    stats = make_stats() | {"actions": {"q01": [-1.0] * 5, "q99": [1.0] * 5}}
+    processor = PlainProcessor(CONFIG, make_tokenizer(), raw, stats)
+    observation = observe(2)
+    chunk = processor.unprocess(np.full((16, 7), 0.5, dtype=np.float32), observation)
+    assert processor.action_space.columns == ("hand.x", "hand.y", "hand.z", "joint2", "claw")
+    np.testing.assert_allclose(chunk[0], [0.5, 0.5, 0.5, 0.5 + observation.joints[1], 0.5], atol=1e-8)
+    np.testing.assert_allclose(processor.normalize(chunk, observation), 0.5, atol=1e-6)
+    with pytest.raises(ModelError, match='delta joint "claw" is not among'):
+        PlainProcessor(
+            CONFIG, make_tokenizer(), raw | {"actions": {"components": [claw], "delta": ["claw"]}}, stats
+        )
 
 
 # -- pixels --------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine over pi0.5 against full recompute of every token: other code, no cache, no pool.
 
-Here lives the proof that pausing, mixing and resuming change nothing. float32 against float64: ids
+Pausing, mixing and resuming change nothing. float32 against float64: ids
 must be equal, actions within 2e-5, logits within 1e-4.
 """
 
@@ -18,21 +18,31 @@ from models_scene import (
     make_model,
     merge_adapter,
     observe,
+    task,
     write_adapter,
 )
 
-from oxygen_ros.engine import Answer, Budget, Engine, Memory, Narration, Subtask
+from oxygen_ros.engine import Budget, Engine
 from oxygen_ros.engine.noise import draw_noise
 from oxygen_ros.models import Rows
 
-# Frames that differ in cameras, in length and in what was said; kinds, prompts and lengths mix.
+# Prefixes that differ in cameras, in length and in what was said; kinds, prompts and lengths mix.
 SCRIPT = {
-    1: (observe(1), [Memory(max_tokens=9), Narration(max_tokens=7)]),
-    2: (observe(2, cameras=("wrist",), instruction="go"), [Subtask(max_tokens=6, adapter="formal")]),
-    3: (observe(3, memory="one red block is in"), [Memory(max_tokens=9), Answer("what?", max_tokens=8)]),
+    1: (observe(1), [task("memory", max_tokens=9), task("narration", max_tokens=7)]),
+    2: (observe(2, cameras=("wrist",), instruction="go"), [task("subtask", max_tokens=6, adapter="formal")]),
+    3: (
+        observe(3, memory="one red block is in"),
+        [task("memory", max_tokens=9), task("answer", words={"question": "what?"}, max_tokens=8)],
+    ),
     4: (observe(4, cameras=("top",)), []),
-    5: (observe(5, instruction="x" * 30), [Memory(max_tokens=1), Narration(max_tokens=10, adapter="terse")]),
-    6: (observe(6), [Answer("how many are left in the box?", max_tokens=5, adapter="formal")]),
+    5: (
+        observe(5, instruction="x" * 30),
+        [task("memory", max_tokens=1), task("narration", max_tokens=10, adapter="terse")],
+    ),
+    6: (
+        observe(6),
+        [task("answer", words={"question": "how many are left in the box?"}, max_tokens=5, adapter="formal")],
+    ),
 }
 
 
@@ -60,14 +70,14 @@ def alone(demo_network, recompute, adapters):
     told = {}
     for observation, tasks in SCRIPT.values():
         inputs = model.process(observation)
-        for task in tasks:
-            prompt = model.tokenize(task.prompt)
-            if task.adapter:
-                told[observation.stamp, task.kind] = mixed_text(
-                    recompute, adapters[1][task.adapter], inputs, prompt, task.max_tokens
+        for asked in tasks:
+            prompt = model.tokenize(asked.prompt, asked.words)
+            if asked.adapter:
+                told[observation.stamp, asked.kind] = mixed_text(
+                    recompute, adapters[1][asked.adapter], inputs, prompt, asked.max_tokens
                 )
             else:
-                told[observation.stamp, task.kind] = recompute.text(inputs, prompt, task.max_tokens, (EOS,))
+                told[observation.stamp, asked.kind] = recompute.text(inputs, prompt, asked.max_tokens, (EOS,))
     return told
 
 
@@ -141,23 +151,23 @@ def test_paused_mixed_and_resumed_texts_equal_full_recompute(
 
 @pytest.mark.parametrize("tick", SCRIPT)
 def test_actions_equal_full_recompute(demo_network, recompute, tick: int) -> None:
-    """Every subset of cameras, with and without memory: engine chunk, back in normalised units."""
+    """Every subset of cameras, with and without memory: engine chunk, back in normalized units."""
     model = make_model(demo_network)
     engine = Engine(model, ROOMY, seed=11)
     observation = SCRIPT[tick][0]
     inputs = model.process(observation)
     noise = torch.from_numpy(draw_noise(11, observation.stamp, (16, 7)))
     expected = recompute.actions(inputs, noise, [1.0, 0.8, 0.6, 0.4, 0.2])
-    with engine.observe(observation) as frame:
-        chunk = engine.act(frame)
-        actions = model.denoise(frame.slot, noise)
+    with engine.observe(observation) as encoded:
+        chunk = engine.act(encoded)
+        actions = model.denoise(encoded.slot, noise)
     torch.testing.assert_close(actions.double(), expected, atol=2e-5, rtol=2e-5)
     np.testing.assert_array_equal(chunk, model.unprocess(actions, observation))
 
 
-@pytest.mark.parametrize("over_pool", [False, True], ids=["by_frame", "over_pool"])
+@pytest.mark.parametrize("over_pool", [False, True], ids=["by_prefix", "over_pool"])
 def test_logits_equal_full_recompute_however_rows_mix(demo_network, recompute, over_pool: bool) -> None:
-    """One step holds a whole prompt, a part of one, and single tokens, of three frames."""
+    """One step holds a whole prompt, a part of one, and single tokens, of three prefixes."""
     model = make_model(demo_network, over_pool=over_pool)
     model.allocate(ROOMY)
     words = {0: [65, 70, 300, 9, 12], 1: [1, 2, 3], 2: [99, 98, 97, 96]}
@@ -177,7 +187,7 @@ def test_logits_equal_full_recompute_however_rows_mix(demo_network, recompute, o
 
 
 def lay_out(rows: Rows, parts, prefixes) -> None:
-    """Rows of (slot, tokens, first place); frame and suffix slot are the same number here."""
+    """Rows of (slot, tokens, first place); prefix and suffix slot are the same number here."""
     at = longest = 0
     spans = []
     for slot, tokens, first in parts:
@@ -185,11 +195,11 @@ def lay_out(rows: Rows, parts, prefixes) -> None:
             rows.token[at] = token
             rows.write_at[at] = place
             rows.position[at] = prefixes[slot].next_position + place
-            rows.frame_slot[at] = rows.suffix_slot[at] = slot
+            rows.prefix_slot[at] = rows.suffix_slot[at] = slot
             rows.wants_logits[at] = at
             at += 1
             longest = max(longest, place + 1)
         spans.append((slot, at - len(tokens), at))
     rows.adapter.zero_()
     rows.count = rows.wanted = at
-    rows.longest, rows.frame_spans = longest, spans
+    rows.longest, rows.prefix_spans = longest, spans

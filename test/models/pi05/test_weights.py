@@ -177,8 +177,12 @@ def test_the_loaded_model_is_what_was_saved(demo_network, checkpoint: Path, tmp_
     model = load_model(checkpoint, adapters=[tmp_path / "formal"], denoise_steps=3)
     config = demo_network.config
     assert model.config == config
-    assert (model.spec.denoise_steps, model.spec.joints, model.adapters) == (3, config.joints, ("formal",))
-    assert load_model(checkpoint).spec.denoise_steps == config.denoise_steps == 5
+    assert (model.spec.experts[0].denoise_steps, model.spec.joints, model.adapters) == (
+        3,
+        config.joints,
+        ("formal",),
+    )
+    assert load_model(checkpoint).spec.experts[0].denoise_steps == config.denoise_steps == 5
 
 
 def test_a_bfloat16_checkpoint_loads_in_float32(tmp_path: Path) -> None:

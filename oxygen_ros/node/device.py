@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether an error has cost the process its GPU. No ROS."""
+
+from __future__ import annotations
+
+import torch
+
+
+def is_device_lost(device: torch.device, error: BaseException) -> bool:
+    """Whether a CUDA error has left the context unable to compute: then even waiting for it fails."""
+    if device.type != "cuda" or isinstance(error, torch.cuda.OutOfMemoryError):
+        return False
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
