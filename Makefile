@@ -25,7 +25,7 @@ demo: ## a simulated robot moves and says what it did, until Ctrl-C (or DURATION
 	@$(SETUP) --render
 	@$(ENTER) && exec python scripts/run_foreground.py oxygen_demo $(if $(DURATION),--duration $(DURATION)) $(ARGS)
 
-test: lint ## linter, types and all tests, against the installed package
+test: $(if $(filter-out test,$(TESTS)),,lint) ## linter, types and all tests, against the installed package
 	@$(SETUP) --render
 	@mkdir -p build/test
 	@$(ENTER) && cd build/test && OMP_NUM_THREADS=1 python -m pytest -n $(WORKERS) --dist loadfile $(addprefix $(CURDIR)/,$(TESTS)) $(ARGS)

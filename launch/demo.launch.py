@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts the simulated robot and the node, as `oxygen_demo` does: `ros2 launch oxygen_ros demo.launch.py`.
 
-Here lives only which executables run with which parameter files; they are the same files `oxygen_demo` uses.
+The executables and parameter files are those of `oxygen_demo`.
 """
 
 from pathlib import Path

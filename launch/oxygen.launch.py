@@ -3,7 +3,7 @@
 
     ros2 launch oxygen_ros oxygen.launch.py model:=/models/my_model robot:=my_robot.yaml
 
-`ros2 param describe` tells what a parameter means.
+`ros2 param describe` explains each parameter.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from launch_ros.parameter_descriptions import ParameterFile
 
 from launch import LaunchContext, LaunchDescription
 
-# Seconds from Ctrl-C to a harsher signal: a tick under way is finished and its texts are told first.
+# Seconds from Ctrl-C to a harsher signal: a tick under way is finished and its texts are published first.
 GRACE = "15"
 RESPAWN_DELAY = 2.0  # seconds; long enough for a driver to release a lost context
 

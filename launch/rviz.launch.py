@@ -3,8 +3,8 @@
 
     ros2 launch oxygen_ros rviz.launch.py urdf:=/path/of/my_robot.urdf
 
-Here lives only what people look with; nothing the node needs. Starts rviz2, for the ghost a second
-robot_state_publisher whose frames begin with `ghost/`, and what ties its root to the robot's.
+The node needs none of it. Starts rviz2, for the ghost a second robot_state_publisher whose frames begin with
+`ghost/`, and the transform from the robot's root to the ghost's.
 """
 
 import xml.etree.ElementTree as xml

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Action spaces: what the numbers of an action mean, component by component.
 
-Models declare an action space for each expert, chunks carry it, limits and joining act by it, and
-`ActionChunk.msg` publishes it. Plain values; no model, no robot, no ROS.
+Models declare an action space for each expert; chunks, limits, joining and `ActionChunk.msg` use it. Plain
+values; no model, no robot, no ROS.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ROTATIONS = {
     "quaternion_xyzw": ("qx", "qy", "qz", "qw"),
     "matrix_6d": ("xx", "yx", "zx", "xy", "yy", "zy"),
 }
-# A joint's unit where the checkpoint does not say whether it turns or slides.
+# A joint's unit where the checkpoint does not have its type.
 JOINT_UNIT = "rad or m"
 
 

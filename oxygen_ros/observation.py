@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values that cross every layer: what the robot saw and was told at one instant, and what it was doing.
+"""The values that cross every layer: the inputs of one instant, and the rest of the last chunk.
 
 `robot.synchronizer` makes observations of messages; each model family's `process` makes tensors of them.
 """
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Camera images, joint state and words, coherent in time, for one tick.
+    """Camera images, joint state and texts, coherent in time, for one tick.
 
     stamp:        time of the images [ns since the epoch of the ROS clock]
     images:       camera name (as the model names it) -> uint8 [height, width, 3], RGB, row 0 on top
     joints:       float64 [J], order of `ModelSpec.joints`, rad (revolute) or m (prismatic)
-    instruction:  what the robot is told to do
+    instruction:  the robot's task
     feedback:     text kind -> the model's own last text of that kind, for the kinds fed back into the prompt;
                   a kind without a text yet is absent
     """

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals and child processes of the package's programs. Standard library only.
 
-`Shutdown` is how a program of ours ends: SIGINT and SIGTERM are blocked in all threads and waited for in one
-thread of their own, so that no signal ever interrupts a computation, a callback or an import. `ChildProcess`
-is how a program of ours starts another one.
+`Shutdown` ends a program of ours: SIGINT and SIGTERM are blocked in all threads and waited for in a thread,
+so that no signal interrupts a computation, a callback or an import. `ChildProcess` starts another program.
 
-A program blocks the signals in its first line, before it imports anything of ours (see bin/): a signal that
-comes earlier is the interpreter's.
+A program blocks the signals in its first line, before it imports anything of ours (see bin/); the interpreter
+handles earlier ones.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class ChildError(RuntimeError):
 class ChildProcess:
     """A program started by this one, in a session of its own. It ends with this process, even one killed.
 
-    Ctrl-C in a terminal does not reach it: whoever started it stops it. All methods belong to one thread,
+    Ctrl-C in a terminal does not reach it: its starter stops it. All methods belong to one thread,
     which must outlive the child (the kernel ends the child with the thread that started it).
     """
 
@@ -173,7 +172,7 @@ class ChildProcess:
             try:
                 waited_ns += int((task / "schedstat").read_text().split()[1])
             except OSError:
-                continue  # the thread has just ended, or this kernel does not tell
+                continue  # the thread has just ended, or this kernel has no such file
         return waited_ns / 1e9
 
     # -- ending --------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs set-up steps one after another: one line each, skipped when nothing changed, explained when it fails.
 
-Here lives how a step is run and shown. What the steps do is in `setup_env`. Standard library only: this runs
-before anything is installed.
+The steps themselves are in `setup_env`. Standard library only: this runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-HEARTBEAT = 30.0  # seconds between signs of life when the output is no terminal
+HEARTBEAT = 30.0  # seconds between progress lines when the output is no terminal
 TAIL, WIDTH = 15, 300  # lines of a failed command's output that are shown, characters of each
 
 # (pattern in a failed command's output, what to do about it); the first that matches is named.
@@ -54,7 +53,7 @@ CURES: tuple[tuple[str, str], ...] = (
 
 
 class SetupError(RuntimeError):
-    """A step cannot go on; the message says which thing, why, and what to do."""
+    """A step cannot go on; the message has the cause and the cure."""
 
 
 def digest(parts: Iterable[str | bytes]) -> str:
@@ -143,7 +142,7 @@ class Steps:
                         elif time.monotonic() - beat > HEARTBEAT:
                             beat = time.monotonic()
                             self._show("still running", end="\n")
-            except BaseException:  # Ctrl-C: take the command along, then let it pass on
+            except BaseException:  # Ctrl-C: end the command, then raise on
                 process.terminate()
                 process.wait()
                 raise

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a command as the terminal's foreground job, so that Ctrl-C reaches it and not the `make` around it.
 
-`make` ends with an error whenever it sees Ctrl-C itself; this way the command ends as it wants to (0), and so
+`make` ends with an error when it gets Ctrl-C itself; this way the command ends with its own status, and so
 does `make`. Signals sent to this process are handed on. Exit status: the command's.
 """
 

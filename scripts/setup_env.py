@@ -10,8 +10,8 @@ A sourced ROS 2 is used when there is one (the environment then sees its package
 from registry wheels. Each step is remembered in `.venv/setup` under a hash of its inputs. Only the standard
 library is used: nothing is installed yet.
 
-Here lives what the steps do. `source` finds Python and ROS 2, `progress` shows and remembers steps; the paths
-an interactive shell needs are written to `.venv/setup/paths` and read by `env.sh`.
+`source` finds Python and ROS 2, `progress` shows and remembers steps; the paths an interactive shell needs
+are written to `.venv/setup/paths` and read by `env.sh`.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Setup:
         return remark
 
     def can_adopt(self) -> bool:
-        """Whether a `.venv` that somebody made by hand is of the wanted kind."""
+        """Whether a `.venv` made by hand is of the wanted kind."""
         if self.source.distro or not (VENV / "pyvenv.cfg").is_file():
             return False
         facts = probe(self.python, dict(os.environ, **{WHEELS_READY: "1"}))
@@ -189,7 +189,7 @@ class Setup:
         return f"{count} files"
 
     def try_render(self) -> str | None:
-        """Make an OpenGL context for real: only that shows whether libraries and drivers are there."""
+        """Make an OpenGL context: only that shows whether libraries and drivers are there."""
         code = "import mujoco; context = mujoco.GLContext(8, 8); context.make_current(); context.free()"
         env = {"MUJOCO_GL": "egl", **tool_environment(self.source)}
         self.steps.call("render", [self.python, "-c", code], env, ROOT)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds where Python and ROS 2 come from on this machine, and says what is missing.
+"""Finds where Python and ROS 2 come from on this machine, and reports what is missing.
 
-Here lives looking, not changing. Standard library only: this runs before anything is installed.
+It changes nothing. Standard library only: this runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def find_source() -> Source:
     """The interpreter to use: the one this script runs under, or the first of `OTHERS` that suits."""
     distro = sourced_distro()
     env = dict(os.environ, **{WHEELS_READY: "1"})
-    if not distro:  # what an active environment of ours put on the paths must not colour the answer
+    if not distro:  # what an active environment of ours put on the paths must not affect the answer
         for name in ("PYTHONPATH", "LD_LIBRARY_PATH"):
             env.pop(name, None)
     rejected: list[str] = []

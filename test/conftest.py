@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the whole suite: a DDS domain nobody else uses, real processes that end cleanly, golden data.
+"""Fixtures of the whole suite: a DDS domain of its own, real processes that end cleanly, golden data.
 
 The domain is chosen when this file is loaded, before any test can import rclpy.
 """
@@ -27,7 +27,7 @@ from oxygen_ros.processes import ChildProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# The suite says the same of the same code, today and tomorrow. To look for new cases:
+# The suite is deterministic. To look for new cases:
 # HYPOTHESIS_PROFILE=explore make test ARGS=...
 _PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("suite", derandomize=True, database=None, **_PATIENT)
@@ -38,9 +38,9 @@ _numbers = itertools.count()  # of the processes started
 
 
 def claim_domain() -> tuple[int, IO[str]]:
-    """A ROS domain that no other run of this suite on this machine holds, and the lock that says so.
+    """A ROS domain that no other run of this suite on this machine holds, and its lock.
 
-    Domains 1..101 keep DDS ports below the range Linux hands out to others; 0 is where people's robots are.
+    Domains 1..101 keep DDS ports below the range Linux hands out to others; 0 is the default of robots.
     """
     folder = Path(tempfile.gettempdir())
     start = os.getpid() % 101
@@ -70,7 +70,7 @@ class Process:
     def __init__(self, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
         """env: all of its environment."""
         changes = {**dict.fromkeys(os.environ), **env}
-        # Signals as a shell leaves them: what a program does before it holds them back is its own affair.
+        # Signals as a shell leaves them: the program itself must block them.
         log = cwd / f"output_{next(_numbers)}.log"
         self.child = ChildProcess(command, log, env=changes, cwd=cwd, hold_signals=False)
         self.command = self.child.command
@@ -105,7 +105,7 @@ class Process:
             time.sleep(0.02)
 
     def wait_until_signals_are_held(self, timeout: float = 60.0) -> None:
-        """Wait until the program has blocked SIGINT in its first line: until then the interpreter rules."""
+        """Wait until the program has blocked SIGINT in its first line: before, the interpreter handles it."""
         deadline = time.monotonic() + timeout
         while not self._holds(signal.SIGINT):
             assert self.running(), self.output

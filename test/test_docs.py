@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PRODUCT = ("", "engine", "models", "models/pi05", "models/lerobot", "robot", "robot/joining", "node")
+ROOMS = ("engine", "models", "robot", "node")
+FOLDERS = [
+    folder.relative_to(ROOT / "oxygen_ros").as_posix()
+    for room in ROOMS
+    for folder in sorted({path.parent for path in (ROOT / "oxygen_ros" / room).rglob("*.py")})
+]
+PRODUCT = (".", *FOLDERS)
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 

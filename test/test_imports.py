@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "bench": {*VALUES, "engine", "models", "robot", "replay", "processes", "msg"},
     "demo": {*VALUES, "engine", "models", "robot", "replay", "processes", "msg"},
 }
-# What judges the node must not share its code.
+# The soak test must not share the node's code.
 TOOLS_MAY_IMPORT = {"robot", "replay", "demo", "processes", "msg"}
 # Modules of the node that replay uses: a file is allowed where they are.
 NODE_WITHOUT_ROS = (
@@ -110,7 +110,7 @@ def test_imports_point_one_way(path: Path) -> None:
 
 
 def test_the_product_needs_neither_bench_nor_demo() -> None:
-    """Whoever adds a room says which side it is on."""
+    """Every new package has its place in the table."""
     assert not set().union(*(MAY_IMPORT[part] for part in PRODUCT)) & {"bench", "demo"}
     assert PRODUCT | {"bench", "demo", "processes"} | VALUES == set(MAY_IMPORT)
 
@@ -174,12 +174,12 @@ def test_no_pickle(path: Path) -> None:
 @pytest.mark.parametrize("path", [*SOURCES, *TOOLS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_file_says_its_licence_and_what_it_is(path: Path) -> None:
     text = path.read_text()
-    assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n"), f"{path}: the licence line is missing"
-    assert ast.get_docstring(ast.parse(text)), f"{path}: no docstring says what the file is"
+    assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n"), f"{path}: the license line is missing"
+    assert ast.get_docstring(ast.parse(text)), f"{path}: no docstring"
 
 
 def test_class_names_are_unique() -> None:
-    """A name says which class is meant, in the whole package."""
+    """A name means one class in the whole package."""
     places = defaultdict(list)
     for path in [*SOURCES, *TOOLS]:
         for node in ast.parse(path.read_text()).body:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The installed tree is complete and current, and every place that states the version states the same one."""
+"""The installed tree is complete and current, and all versions agree."""
 
 from __future__ import annotations
 

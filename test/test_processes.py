@@ -132,7 +132,9 @@ raise SystemExit(shutdown.exit_code)
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_asks_the_main_loop_to_end(tmp_path: Path, number: signal.Signals) -> None:
-    program = SHUTDOWN.format(begin="shutdown.call_when_asked(lambda: print('woken')); print('begun')")
+    program = SHUTDOWN.format(
+        begin="shutdown.call_when_asked(lambda: print('woken', flush=True))\nprint('begun')"
+    )
     child = start(tmp_path, program, hold_signals=False)
     wait_for(child, "begun")
     child.send(number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The set-up scripts: finished steps are not repeated, failures say which and why, env.sh works twice."""
+"""The set-up scripts: finished steps are not repeated, failures name step and cause, env.sh works twice."""
 
 from __future__ import annotations
 

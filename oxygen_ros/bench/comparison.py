@@ -3,8 +3,7 @@
 
     round:  action only | isolated | ... | oxygen | prefill alone | denoise alone | decode alone ...
 
-A machine that slows down slows all of them; ratios are taken within a round. What is made of the samples is
-`results`.
+A machine that slows down slows all of them; ratios are taken within a round. `results` evaluates the samples.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from oxygen_ros.engine import Budget
 from oxygen_ros.engine.counters import Counters
 from oxygen_ros.models.interface import ROW_BUCKETS, Capacity
 
-# Distinct shapes of decode steps that are measured one by one; of more, the row buckets are.
+# Distinct shapes of decode steps that are measured each; with more, the row buckets are measured.
 _MOST_SHAPES = 6
 # Ticks that a mode without requests in flight needs before it is measured.
 _FIRST_TICKS = 2
-# Ticks after the measured ones that the picture's is the shortest of.
+# Ticks after the measured ones, of which the plot shows the shortest.
 _TRACES = 3
 
 
@@ -81,7 +80,7 @@ class Comparison:
     """N tokens a text, k decode steps a tick, all modes of a setup."""
 
     def __init__(self, shared: BenchShared, n: int, k: int, *, draft: int = 0) -> None:
-        """draft: besides the plain runs, the same ones with speculation, over a scene that stands still"""
+        """draft: besides the plain runs, the same ones with speculation, over a static scene"""
         self.shared = shared
         self.n, self.k = n, k
         self.draft = draft
@@ -116,7 +115,7 @@ class Comparison:
         self.complete = True
 
     def clear(self) -> None:
-        """Let go of the pools: the next comparison's take their place."""
+        """Free the pools for the next comparison."""
         self.runs.clear()
         self.samples.clear()
 
@@ -149,7 +148,7 @@ class Comparison:
                 in_flight = mode is not None and run.engine.batches
                 for index in range(-self._warm if in_flight else -_FIRST_TICKS, 0):
                     run.tick(*self._inputs(index))
-                # What other runs hold is not this one's.
+                # Without the memory of other runs.
                 measured = MeasuredRun(dtype, mode, draft, plan, run, memory.peak() - (held - base))
                 measured.first_live = run.engine.live
                 measured.before = replace(run.engine.counters)
@@ -175,7 +174,7 @@ class Comparison:
             samples.warm_up()
 
     def _round(self, index: int) -> None:
-        # Forwards and backwards in turn: no run is always the one after the same other.
+        # Forwards and backwards in turn: no run always follows the same other.
         order = self.runs if index % 2 == 0 else self.runs[::-1]
         seen: list[tuple[MeasuredRun, TickSample, float | None]] = []
         for measured in order:
@@ -194,7 +193,7 @@ class Comparison:
         gc.collect()
 
     def _trace(self, measured: MeasuredRun) -> None:
-        """The tick of the picture: of those that ask for most, the one that the machine disturbed least."""
+        """The tick of the plot: the shortest of those that ask for most."""
         ticks = [self._inputs(self.rounds + number) for number in range(_TRACES)]
         self.traced_texts = max(len(asked) for _, asked in ticks)
         traces = [(measured.run.trace(*inputs), len(inputs[1])) for inputs in ticks]

@@ -25,7 +25,7 @@ from oxygen_ros.models.interface import ROW_BUCKETS, Capacity, Model, Rows
 from oxygen_ros.models.loading import DTYPES
 from oxygen_ros.observation import Observation
 
-# A lone step finds caches cold that a tick's later steps find warm; a mean evens out what one step meets.
+# A single step has cold caches, a tick's later steps have warm ones: the mean of several is taken.
 _IN_A_ROW = 4
 
 
@@ -72,10 +72,10 @@ def fill_steady_rows(
             place = row - texts + 1
         elif extra and text == texts - 1:
             place = 0
-        else:  # a lone text stands in the middle of its life
+        else:  # a single text is in the middle of its life
             place = last // 2 if texts == 1 else last - text * last // texts
         columns.append((4, position + place, text * prefixes // texts, text, place))
-    # Only the last row of a prompt is answered.
+    # Only the last row of a prompt needs logits.
     fill_rows(rows, columns, [*range(texts - 1), count - 1])
     return [column[2:4] for column in columns[:texts]]
 
@@ -125,7 +125,7 @@ class Components:
         return self._clock() - started
 
     def decode(self, shape: Shape) -> float:
-        """One decode step and the choice of its tokens; texts stand at ages spread over their length."""
+        """One decode step and the choice of its tokens; texts have ages spread over their length."""
         texts = fill_steady_rows(
             self._rows, shape, self._prefix.next_position,
             texts=self.capacity.suffixes, tokens=self.capacity.suffix_tokens,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the device is and can do: its name, matrix rate, memory bandwidth, peak memory, energy.
 
-Energy is read where the device tells it: by NVIDIA's management library, or from the power rails of a Jetson.
-Where nothing tells it the run says so; no figure is made up.
+Energy is read from NVIDIA's management library or the power rails of a Jetson. Without either the run
+reports that there is no figure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from oxygen_ros.bench.timing import Clock, make_wait, time_repeats
 
 _GIB = 2**30
 _SENSORS = Path("/sys/bus/i2c/drivers/ina3221")
-# Rails that together carry the whole module, by the names of different Jetsons; the first that are there are
+# Rails that together supply the whole module, by the names of different Jetsons; the first present are
 # read. Beside an AGX Orin's and a Thor's 5 V rail, GPU and CPU have rails of their own.
 _WHOLE = (
     ("VIN",),
@@ -59,7 +59,7 @@ def measure_limits(
     b = torch.randn(size, size, device=device).to(dtype)
 
     def best(work: Callable[[], object]) -> float:
-        """The fastest of a few: a limit is what the device can do, not what it did meanwhile."""
+        """The fastest of a few, as a limit."""
         return min(time_repeats(work, wait, clock, 5))
 
     gemm = best(lambda: a @ b)
@@ -82,7 +82,7 @@ class MemoryMeter:
         self._device = device
 
     def reset(self) -> None:
-        """Begin a new peak. Where the system does not let it, the peak is that of the whole run."""
+        """Begin a new peak. Where the system does not allow it, the peak is that of the whole run."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
             return
@@ -112,7 +112,7 @@ class MemoryMeter:
 
 
 class EnergyMeter:
-    """Joules of stretches of work, or None where nothing tells them."""
+    """Joules of stretches of work, or None without a source."""
 
     def __init__(
         self, source: str, read: Callable[[], float] | None = None, *, is_power: bool = False
@@ -136,7 +136,7 @@ class EnergyMeter:
 
 
 def find_energy(device: torch.device, sensors: Path = _SENSORS) -> EnergyMeter:
-    """What this device offers: a counter of joules, else watts, else nothing and why."""
+    """The device's source: a counter of joules, else watts, else none and why."""
     if meter := _find_jetson_rail(sensors):
         return meter
     if device.type != "cuda":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of a run: text against actions for every mode, one tick of each, ticks in real time.
+"""The plots of a run: text against actions for every mode, one tick of each, ticks in real time.
 
 What is drawn is in the JSON too, but for the lateness of every single tick.
 """
@@ -48,7 +48,7 @@ def _draw_trade_off(axes: Axes, runs: list[dict[str, Any]]) -> None:
     """One line per mode, dtype and N, along k; up and to the right is better.
 
     Isolated and shared do not depend on k. Those that do lie on one ray for each N: the best mode's points
-    say N and k, the other's k only, on the other side.
+    are labeled with N and k, the other's with k only, on the other side.
     """
     lines: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for run in runs:

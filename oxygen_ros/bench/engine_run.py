@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One engine in one mode, ticked in turn with others; its clock stands still while they run."""
+"""One engine in one mode, ticked in turn with others; its clock stops while they run."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class TickSample:
 
 
 class EngineRun:
-    """A mode with its engine, a model with pools of its own, and what it put out. One thread owns it.
+    """A mode with its engine, a model with pools of its own, and their outputs. One thread owns it.
 
-    remark:    why passes are slower than they need be, "" when all is well
+    remark:    why passes are slower than necessary, else ""
     chunks:    by tick number
     texts:     tokens by (tick number, place among that tick's requests)
     finished:  texts that came to their end or token limit

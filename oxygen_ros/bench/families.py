@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The presets that can be measured, by name. Another family is a line here and its own `ModelPreset`."""
+"""The presets that can be measured, by name. A new family is a line here and its `ModelPreset`."""
 
 from __future__ import annotations
 

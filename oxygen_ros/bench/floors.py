@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The linear layers of a component alone: the floor under its time, and what they move.
 
-The matrix products with the right number of rows run one after the other over random inputs. Attention,
-norms, activations and everything between are what a component takes beyond its floor.
+The matrix products, with the right number of rows, run one after the other over random inputs. A component's
+time beyond its floor is attention, norms and activations.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def weight_bytes(products: Iterable[Product]) -> int:
 @torch.inference_mode()
 def make_run(products: Sequence[Product]) -> Callable[[], torch.Tensor]:
     """All products in order, over random inputs. Those of several passes run pass by pass: the same weight
-    ten times in a row would stay in a cache that the others leave nothing of.
+    ten times in a row would stay in a cache.
 
-    On a GPU they are captured, as what they are the floor of is: launched one by one, small ones take as
-    long as their launch.
+    On a GPU they are captured, as the component is: launched one by one, small ones take as long as their
+    launch.
     """
     inputs = {(p.rows, p.size[1]): p.draw_input() for p in products}
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the node adds to its model's own time: python -m oxygen_ros.bench.latency [--seconds S] [--json FILE]
 
-A real node with the demo model, fed over DDS by this process: a robot that only sends three raw 224 x 224
-cameras and its joints, and listens.
+A real node with the demo model. This process is its robot over DDS: it sends three raw 224 x 224 cameras and
+its joints, and receives.
 
 1. From the last image of a set being received to its chunk being handed to the middleware, less prefill and
    denoise (decoding images, resizing, tokenizing, limits and messages are all counted as the node's).
@@ -41,7 +41,7 @@ from oxygen_ros.processes import ChildError, ChildProcess
 
 CAMERAS = ("top", "wrist", "side")
 SIZE = 224  # of square rgb8 images [px]
-PICTURES = 8  # different ones of each camera
+PICTURES = 8  # different images of each camera
 PERIOD = 0.1  # s
 MOST_OVERHEAD = 0.010  # s, at the median
 FIRST = 5  # ticks left out: discovery, first messages
@@ -58,7 +58,7 @@ TICKS = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 
 class SendingRobot:
-    """Publishers of one robot, and what came back. Every message is made before the first is sent."""
+    """Publishers of one robot, and what it received. Every message is made before the first is sent."""
 
     def __init__(self, node: Node, joints: Sequence[str]) -> None:
         self._clock = node.get_clock()
@@ -117,7 +117,7 @@ def _repeat(send: Callable[[int], None], rate: float, is_over: threading.Event) 
 
 
 def send(joints: Sequence[str], joint_rate: float, seconds: float) -> dict[str, Any]:
-    """Send for `seconds` from the node's first tick on; what came back."""
+    """Send for `seconds` from the node's first tick on; what was received."""
     rclpy.init()
     node = rclpy.create_node("traffic")
     executor = SingleThreadedExecutor()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`oxygen_bench`: measure, show, write. Ctrl-C and SIGTERM keep and write what there is."""
+"""`oxygen_bench`: measure, show, write. Ctrl-C and SIGTERM write what was measured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from oxygen_ros.bench.timing import Progress
 
 
 def measure(options: BenchOptions, record: Record, shared: BenchShared, progress: Progress) -> None:
-    """All comparisons; the record holds what is complete, and of a stopped one its complete rounds."""
+    """All comparisons; the record has what is complete, and of a stopped one its complete rounds."""
     setup, costs = options.setup, dict[str, Costs]()
     if options.components or options.tick is not None:
         for dtype in setup.dtypes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of `oxygen_bench`: what may be asked for, and what is said when it may not.
+"""The command line of `oxygen_bench` and its error messages.
 
 The settings' own rules are in `setup`.
 """
@@ -28,7 +28,7 @@ _SETTINGS = (
     "preset", "robot", "device", "requests", "denoise_steps", "horizon", "prompt_tokens", "suffix_tokens",
     "arrivals", "burst_every", "seed", "clock",
 )  # fmt: skip
-# What a kind of run has no use for: it is refused rather than passed over.
+# Options that a kind of run does not use: they are refused, not ignored.
 _TEXT = ("n", "k", "sweep", "requests", "arrivals", "burst_every", "suffix_tokens")
 _TABLES = ("modes", "speculate", "tick_ms", "no_components", "repeats", "clock")
 _PACE = ("period_ms", "margin_ms")
@@ -60,7 +60,7 @@ class BenchOptions:
 
 
 def parse(arguments: Sequence[str] | None) -> BenchOptions:
-    """Options of a command line; a mistake ends the program with a line that says what is allowed."""
+    """Options of a command line; a mistake ends the program with a line about what is allowed."""
     parser = _parser()
     given = parser.parse_args(arguments)
     sweep = given.sweep
@@ -68,7 +68,7 @@ def parse(arguments: Sequence[str] | None) -> BenchOptions:
         _check_use(parser, given)
         if given.repeats < 1:
             raise ValueError(f"repeats must be 1 or more, got {given.repeats}")
-        # Before the settings: which clock there is depends on it.
+        # Before the settings: the clock depends on it.
         use_threads(given.threads)
         setup = BenchSetup(
             modes=_names(given.modes),
@@ -159,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check_use(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
-    """Raise ValueError for an option that this kind of run has no use for."""
+    """Raise ValueError for an option that this kind of run does not use."""
     if given.ablate and given.deadline:
         raise ValueError("--ablate and --deadline are runs of their own: one at a time")
     kind = "--ablate" if given.ablate else "--deadline" if given.deadline else "a run without --deadline"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine itself takes of a tick: python -m oxygen_ros.bench.overhead [--requests 30] [--json FILE]
+"""The engine's own time in a tick: python -m oxygen_ros.bench.overhead [--requests 30] [--json FILE]
 
-Ticks of a model that answers at once, with so many requests in flight that as many end in every tick as are
-asked. Seconds that this thread computed, those of the model's calls taken off: what other programs take does
-not count. Choosing tokens among the logits is the engine's work and counts; its size is the vocabulary.
+Ticks of a model that returns at once, with so many requests in flight that as many end in every tick as are
+asked. CPU seconds of this thread without the model's calls: other programs do not count. Choosing tokens from
+logits of the full vocabulary is the engine's work and counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FIRST = 20  # ticks left out: until as many texts are in flight as asked for
 
 
 class InstantModel(Model):
-    """Answers at once, with the sizes of a real model and nothing behind them."""
+    """Returns at once, with the sizes of a real model and no computation."""
 
     def __init__(self, vocabulary: int, dtype: torch.dtype) -> None:
         expert = ExpertSpec("actions", joint_space(("joint",)), 50, 32, step=0.1, denoise_steps=10)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes on one device: one acts, one talks. python -m oxygen_ros.bench.parallel
+"""Two processes on one device: one acts, one makes text. python -m oxygen_ros.bench.parallel
 
-The obvious alternative to one engine: each process has the weights for itself and encodes the observation
-for itself, and the device shares its time out between them. Windows take turns in one run:
+The obvious alternative to one engine: each process has its own weights and encodes the observation itself,
+and the device divides its time between them. Windows alternate in one run:
 
     isolated        one process: each tick acts, then makes its texts to their ends
     parallel        the actor ticks as fast as it can while the talker makes one text after the other
@@ -42,7 +42,7 @@ Window = dict[str, Any]
 
 
 class ParallelWorker:
-    """One process's model, and the three things it can do for a while: act, talk, both as isolated."""
+    """One process's model, and the three things it can do for a while: act, make text, both as isolated."""
 
     def __init__(self, setup: BenchSetup) -> None:
         self.setup = setup
@@ -60,7 +60,7 @@ class ParallelWorker:
         }  # fmt: skip
 
     def work(self, what: str, seconds: float) -> Window:
-        """Work for so long, at least once; what was done."""
+        """Work for so long, at least once; returns what was done."""
         began = time.perf_counter()
         ticks: list[float] = []
         actions: list[float] = []
@@ -76,7 +76,7 @@ class ParallelWorker:
 
 
 def serve(pipe: Connection, setup: BenchSetup, threads: int) -> None:
-    """The talker's process: works as it is told until the pipe closes."""
+    """The talker's process: works on request until the pipe closes."""
     # A terminal sends Ctrl-C to both; the parent ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)

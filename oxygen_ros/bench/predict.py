@@ -4,8 +4,8 @@
     tick = prefills · P + completions · C + D + Σ over its decode steps of E(rows)
 
 P, C, D and E are times of one prefill, of what only text adds to a prefix (nothing in most families), one
-denoise loop and one decode step, each measured alone. What a measured tick takes beyond this is the
-scheduling's own cost.
+denoise loop and one decode step, each measured alone. A measured tick's time beyond this is the
+cost of scheduling.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ def choices(n: int, requests: int, suffix: int, costs: Costs) -> list[Choice]:
 
 
 def recommend(possible: Iterable[Choice], tick: float) -> Choice | None:
-    """The largest k whose tick fits: texts end soonest, and fewest are in flight. None when none fits."""
+    """The largest k whose tick fits: texts end soonest. None when none fits."""
     return max((choice for choice in possible if choice.tick <= tick), key=lambda c: c.k, default=None)
 
 
 def describe_choice(
     dtype: str, n: int, requests: int, suffix: int, costs: Costs, tick: float
 ) -> dict[str, str | int | float | None]:
-    """An entry of the JSON's `recommended_k`: the k for ticks of `tick` seconds, and words for it."""
+    """An entry of the JSON's `recommended_k`: the k for ticks of `tick` seconds, and its description."""
     possible = choices(n, requests, suffix, costs)
     choice = recommend(possible, tick)
     asked = f"a tick of {tick * 1e3:.0f} ms"

@@ -21,13 +21,13 @@ from oxygen_ros.models.interface import Model
 from oxygen_ros.observation import Observation
 
 CAMERAS = ("base", "left_wrist", "right_wrist")
-# Prompts are made of it: the models of every preset have one token for it.
+# Prompts are made of it: one token in the models of every preset.
 WORD = "word"
 
 
 @dataclass(frozen=True, slots=True)
 class BenchRobot:
-    """What a robot shows and moves.
+    """A robot's cameras, joints and actions.
 
     cameras:  of CAMERAS; the others are masked
     joints:   J, numbers of the state
@@ -104,7 +104,7 @@ class Scene:
 
     def __init__(self, preset: ModelPreset, *, prompt_tokens: int, distinct: int, seed: int) -> None:
         """prompt_tokens: of the whole prompt, state included
-        distinct:      observations that take turns; 1: the robot always sees the same
+        distinct:      observations in rotation; 1: always the same
 
         Raises ValueError when the prompt is shorter than its fixed parts and the state, or longer than
         the preset's.

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ticks in real time under bursts and Poisson arrivals: how many start late, why, and what text gets done.
+"""Ticks in real time under bursts and Poisson arrivals: how many start late, why, and how much text is done.
 
 `oxygen_bench --deadline`. A tick is late when it starts more than a tenth of the period after it was due, and
-so is every period that was missed wholly. Runs take turns, a block of ticks each, so that a machine that is
-busy with something else is busy for all of them: one run only acts, and shows how late ticks are here
-without any text.
+so is every period that was missed wholly. Runs alternate in blocks of ticks, so that other load on
+the machine affects all of them. One run only acts: its lateness is that of this machine without any text.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from oxygen_ros.models.interface import Capacity
 LATE = 0.1  # of the period
 # None: the robot only acts, no text is asked for.
 BUDGETS = (None, "deadline", "fixed")
-# Ticks of one run before it is the next one's turn.
+# Ticks of one run in a row.
 BLOCK = 100
-# What kept the tick before from ending in time; "waking": nothing did, the machine came back late from sleep.
+# What delayed the tick before; "waking": nothing, the machine woke late from sleep.
 CAUSES = ("acting", "text", "garbage", "waking")
-# Paced like the others and not counted: the engine learns what its decode steps take.
+# Not counted: the engine measures its decode steps.
 WARM_UP = 100
-# Ticks whose slowest says what period can be kept.
+# Ticks whose slowest sets the period.
 _PERIOD_TICKS = 300
 # A text that has not ended after so many times its shortest life expires.
 _PATIENCE = 4
-# No collection is begun with less time left [s]: what one tick left takes well below a millisecond, mostly.
+# No collection starts with less time left [s]: it mostly takes well below a millisecond.
 _TIME_FOR_GARBAGE = 0.01
 
 
@@ -101,7 +100,7 @@ class RealTimeRun:
 def find_period(shared: BenchShared, dtype: str, progress: Progress) -> float:
     """A period [s] that acting alone keeps here: a quarter more than the slowest of some ticks.
 
-    They are paced like the measured ones: after a rest a tick may take longer than one that follows at once.
+    They are spaced like the measured ones: after a rest a tick may take longer.
     """
     components = Components(shared.model(dtype), Capacity(2, 1, 1, 1), shared.scene.at(0))
     seconds: list[float] = []
@@ -119,7 +118,7 @@ def find_period(shared: BenchShared, dtype: str, progress: Progress) -> float:
 def measure_real_time(
     shared: BenchShared, runs: Sequence[RealTimeRun], margin: float, progress: Progress
 ) -> None:
-    """Tick in real time, in turns; `runs` hold what was seen, also when this is stopped in between."""
+    """Tick in real time, in turns; `runs` have the figures, also when this is stopped."""
     engines = [_RealTimeEngine(shared, run, margin) for run in runs]
     total = WARM_UP + shared.setup.ticks
     with no_garbage_collection():
@@ -132,7 +131,7 @@ def measure_real_time(
 
 
 class _RealTimeEngine:
-    """An engine that ticks in real time while it is its turn; its clock stands still while it is not."""
+    """An engine that ticks in real time in its turns; its clock stops in between."""
 
     def __init__(self, shared: BenchShared, seen: RealTimeRun, margin: float) -> None:
         setup, k = shared.setup, shared.setup.k[0]
@@ -178,7 +177,7 @@ class _RealTimeEngine:
 
 
 def _plan_slots(schedule: Sequence[Sequence[int]], k: int, suffix: int) -> Capacity:
-    """Slots as if every tick granted k steps, up to the rows of one step: beyond, texts are refused."""
+    """Slots as if every tick granted k steps, up to the rows of one step; more texts are refused."""
     flying = [0] * len(schedule)
     for tick, asked in enumerate(schedule):
         for tokens in asked:

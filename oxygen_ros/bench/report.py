@@ -56,7 +56,7 @@ _REAL_TIME_TEXT = (
     ("tokens", "tokens", ""), ("refused", "refused", ""), ("expired", "expired", ""),
     ("to text ms", "request_to_text_ms", ".0f"),
 )  # fmt: skip
-# Keys of the names of a row, where they are called otherwise.
+# Keys of a row's names, where they differ.
 _KEYS = {"N": "n", "isolated_in": "isolated_dtype"}
 
 
@@ -114,7 +114,7 @@ def _format(entry: Figures, path: str, form: str) -> str:
 
 
 def _prepare(run: Figures) -> Figures:
-    """A run with the figures that are shown in another form than the JSON's."""
+    """A run with the figures whose form differs from the JSON's."""
     live = run["in_flight"]
     return {
         **run,
@@ -159,7 +159,7 @@ def describe_ablation(entry: Figures) -> str:
 
 
 def remarks(document: dict[str, Any]) -> list[str]:
-    """The checks and what else must be said, one line each."""
+    """The checks and remarks, one line each."""
     checks = document["checks"]
     lines = [
         f"[bold red]OUTPUTS DIFFER[/] {check['mode']}, {check['dtype']}, N {check['n']}, k {check['k']}: "

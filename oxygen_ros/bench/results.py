@@ -36,7 +36,7 @@ def runs_of(comparison: Comparison) -> list[Figures]:
 
 
 def action_only_of(comparison: Comparison) -> list[Figures]:
-    """The robot that only acts: what text is measured against."""
+    """The run that only acts, the baseline of text."""
     if comparison.rounds == 0:
         return []
     return [
@@ -107,8 +107,8 @@ def _allocated(comparison: Comparison, run: MeasuredRun) -> int:
 
 
 def _ratio(comparison: Comparison, slow: MeasuredRun, fast: MeasuredRun) -> float:
-    """How many times longer `slow` took. Steady ticks are alike: the median over the rounds' ratios, which a
-    hiccup does not move. Others are not: the ratio of the sums."""
+    """How many times longer `slow` took. Of steady ticks the median over the rounds' ratios, which one slow
+    tick does not move; of others the ratio of the sums."""
     if comparison.shared.setup.arrivals == "one":
         pairs = zip(slow.ticks, fast.ticks, strict=True)
         return float(np.median([one.total / other.total for one, other in pairs]))
@@ -119,7 +119,7 @@ def check_outputs(comparison: Comparison) -> list[Figures]:
     """Every run against the isolated one of its dtype: chunks of equal rounds, texts of equal requests.
 
     `equal` must hold in float32. In bfloat16 the tokens of a text may differ where two logits nearly tie, so
-    there it says so of the chunks only.
+    there it is about the chunks only.
     """
     found = []
     for run in comparison.runs:
@@ -144,7 +144,7 @@ def check_outputs(comparison: Comparison) -> list[Figures]:
 
 
 def speculation_of(comparison: Comparison) -> list[Figures]:
-    """Runs with drafts over a scene that stands still: texts repeat, so drafts mostly hold."""
+    """Runs with drafts over a static scene: texts repeat, so drafts are mostly right."""
     if comparison.rounds == 0:
         return []
     return [
@@ -185,7 +185,7 @@ def better_dtype_of(comparison: Comparison) -> list[Figures]:
 
 
 class Unwritable(Exception):
-    """The file for the results could be written when the run began and cannot be now; the text says why."""
+    """The file for the results could be written when the run began and cannot be now; with the reason."""
 
 
 class Record:
@@ -202,7 +202,7 @@ class Record:
         self.real_time: list[RealTimeRun] = []
 
     def add(self, comparison: Comparison) -> None:
-        """Take a comparison in, whole or as far as it came."""
+        """Add a comparison, whole or its complete rounds."""
         document, runs = self.document, comparison.runs
         if comparison.draft:
             document["speculation"] += speculation_of(comparison)
@@ -228,7 +228,7 @@ class Record:
             }  # fmt: skip
 
     def add_real_time(self, run: RealTimeRun) -> None:
-        """Take a real-time run in, whole or as far as it came."""
+        """Add a real-time run, whole or its complete part."""
         if figures := run.figures():
             self.real_time.append(run)
             self.document["deadline"].append(figures)
@@ -244,7 +244,7 @@ class Record:
 
 
 def write_json(file: Path, document: dict[str, Any]) -> None:
-    """Write a whole file or leave the old one: no reader ever sees half of it. Raises OSError."""
+    """Write a whole file or leave the old one: no reader sees half of it. Raises OSError."""
     file = file.resolve()  # what a link points to is replaced, not the link
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:

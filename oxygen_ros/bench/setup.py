@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be measured, checked once, and what all of a run's comparisons share: weights, scene, meters."""
+"""The checked settings of a run, and what its comparisons share: weights, scene, meters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from oxygen_ros.models.interface import Model
 from oxygen_ros.models.loading import DTYPES, check_device
 
 CLOCKS = {"auto": None, "wall": time.perf_counter, "thread": time.thread_time}
-# Settings whose options are named otherwise.
+# Settings whose options have other names.
 _OPTION = {"draft": "speculate"}
 
 
@@ -32,7 +32,7 @@ class BenchSetup:
     n, k:        token limits and decode steps a tick to measure; every pair is compared
     requests:    texts asked for per tick, on average
     draft:       tokens of a speculated draft; 0: no speculation is measured
-    clock:       "wall"; "thread": what this thread computed, on a CPU with one torch thread; "auto": thread
+    clock:       "wall"; "thread": CPU time of this thread, on a CPU with one torch thread; "auto": thread
                  where it can be, else wall
     """
 
@@ -93,7 +93,7 @@ class BenchSetup:
 
     @property
     def clock_name(self) -> str:
-        """The clock that is meant."""
+        """The clock's name, "auto" resolved."""
         if self.clock == "auto":
             return "thread" if self._can_use_thread_clock() else "wall"
         return self.clock
@@ -125,7 +125,7 @@ def use_threads(count: int) -> None:
 
 @dataclass(slots=True)
 class BenchShared:
-    """What a run makes once: weights by dtype, observations, meters."""
+    """A run's weights by dtype, observations and meters, made once."""
 
     setup: BenchSetup
     preset: ModelPreset
@@ -138,14 +138,14 @@ class BenchShared:
 
     @property
     def clock(self) -> Clock:
-        """Of everything that is measured but ticks in real time."""
+        """For all measurements but ticks in real time."""
         clock = CLOCKS[self.setup.clock_name]
         assert clock is not None
         return clock
 
     @classmethod
     def make(cls, setup: BenchSetup) -> BenchShared:
-        """Draw the weights, in their own dtype and on their own device: no second copy ever exists."""
+        """Draw the weights in their dtype on their device, without a second copy."""
         preset = PRESETS[setup.preset].make(
             setup.preset, ROBOTS[setup.robot], horizon=setup.horizon, denoise_steps=setup.denoise_steps
         )

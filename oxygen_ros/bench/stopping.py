@@ -2,7 +2,7 @@
 """Ctrl-C and SIGTERM end a measurement at once, never the writing of its results.
 
 A measurement is one long computation in the main thread, so a signal raises there; programs that wait for
-events are asked to end by `processes.Shutdown`.
+events end by `processes.Shutdown`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from oxygen_ros.processes import SIGNALS
 
 
 class Stopped(BaseException):
-    """A signal asked the run to end; carries the exit code that says which."""
+    """A signal asked the run to end; with the exit code of that signal."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -25,16 +25,16 @@ class Stopped(BaseException):
 
 class StopSignals:
     """Inside the `with`, the first SIGINT or SIGTERM raises Stopped wherever the main thread is; it may do so
-    on entering. Later ones change nothing: what is left to do is short."""
+    on entering. Later ones change nothing: the rest is short."""
 
     def __init__(self, others: Iterable[signal.Signals] = ()) -> None:
-        """others: signals besides that end the run, as that of a timer"""
+        """others: further signals that end the run, as that of a timer"""
         self._numbers = SIGNALS.union(others)
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._stop) for number in self._numbers}
-        # The executables block them until now: one that came during the imports raises here.
+        # The executables block them until now: one from during the imports raises here.
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._numbers)
         except Stopped:
@@ -47,7 +47,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def ignore(self) -> None:
-        """What is left to do is short and must be whole: the results are written."""
+        """No signal raises in here: the results must be written whole."""
         for number in self._numbers:
             signal.signal(number, signal.SIG_IGN)
 

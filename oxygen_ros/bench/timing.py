@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Taking times: clocks, timed model calls, works that take turns, and what is made of the seconds."""
+"""Measuring times: clocks, timed model calls, works that run in turn, and their statistics."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import torch
 from oxygen_ros.models.interface import Model
 
 Clock = Callable[[], float]
-# Told what is being done, for a progress bar.
+# Called with the current work, for a progress bar.
 Progress = Callable[[str], None]
-# The calls that are the model's; what a tick takes besides is the engine's own time.
+# The model's calls; the rest of a tick is the engine's own time.
 _CALLS = ("process", "encode", "denoise", "unprocess", "complete", "fork", "extend", "detokenize")
 
 
 def make_wait(device: torch.device) -> Callable[[], None]:
-    """What waits until the device has done all it was given."""
+    """A function that waits until the device is idle."""
     if device.type == "cuda":
         return lambda: torch.cuda.synchronize(device)
     return lambda: None
@@ -70,7 +70,7 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 class PausableClock:
-    """Seconds for which it ran; it stands still until it is resumed."""
+    """Seconds for which it ran; it stops until it is resumed."""
 
     def __init__(self, clock: Clock) -> None:
         self.base = clock
@@ -123,10 +123,10 @@ class CallTimer:
 
 
 class InterleavedTimer:
-    """Named works that run in turn, so that whatever slows the machine slows them alike.
+    """Named works that run in turn, so that other load on the machine slows them alike.
 
-    On a CPU with one torch thread the seconds are those the thread computed: what other programs take does
-    not count. Else they are wall time.
+    On a CPU with one torch thread the seconds are CPU time of the thread, without other programs. Else they
+    are wall time.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which texts are asked for when, and exactly which work each mode then does.
+"""Which texts are asked for when, and the exact work of each mode.
 
-Plans are arithmetic: they are checked against the engine's own counters after every run.
+Plans are arithmetic, checked against the engine's own counters after every run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TickPlan:
 
 @dataclass(frozen=True, slots=True)
 class WorkPlan:
-    """What a mode does with a schedule: tick by tick, and the slots it takes at most."""
+    """What a mode does with a schedule: tick by tick, and the most slots it takes."""
 
     ticks: tuple[TickPlan, ...]
     capacity: Capacity
@@ -85,7 +85,7 @@ def make_plan(
 def _plan_batched(
     share: bool, schedule: Sequence[Sequence[int]], k: int, suffix: int, longest: int
 ) -> WorkPlan:
-    # Without any decode step nothing ends: slots for the texts of one tick, and later ones are refused.
+    # Without decode steps nothing ends: slots for the texts of one tick; later ones are refused.
     slots = max(map(len, schedule), default=1) if k == 0 else None
     live: list[list[int]] = []  # [tick asked, tokens left, rows of its next step]
     peak_requests = peak_prefixes = 1

@@ -3,9 +3,9 @@
 
     python -m oxygen_ros.demo.joins --png docs/joins.png --json build/joins.json
 
-A loop in simulated time: observe, infer for a set time while the arm goes on, join, limit, hand over to the
-trajectory executor, as the node does. The policy is a stand-in for a model whose answer is known. No ROS, no
-rendering, no network: the figures do not depend on the machine.
+A loop in simulated time: observe, infer for a set time while the arm moves on, join, limit, pass to the
+trajectory executor, as the node does. The policy is a stand-in with a known result. No ROS, no rendering, no
+network: the figures do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ _LABELS: Final = {"replace": "replace", "blend": "blend", "rtc": "rtc (guided)"}
 
 
 class ScatteredExpert:
-    """A flow-matching policy whose answer is known: chunks [H, 7] of joint targets about the expert's plan.
+    """A flow-matching policy with a known result: chunks [H, 7] of joint targets about the expert's plan.
 
-    It stands for a model: a Gaussian about the scripted expert's plan, with deviations that change slowly
+    It replaces a model: a Gaussian about the scripted expert's plan, with deviations that change slowly
     along the chunk and grow towards its end, as those of a learned policy do. Its velocity field is exact, so
     the denoise loop, the guide and the schedule are those of the models (models.flow), without a network.
     """
@@ -145,7 +145,7 @@ class JoinPlan:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one run came to, over all joins; of the joint in which it was largest.
+    """The figures of one run, over all joins; of the joint in which they were largest.
 
     speed_jump:         change of the reference's speed at a join [rad/s]: median and 95th percentile
     acceleration_jump:  largest change of the arm's acceleration from one control period to the next in 0.1 s
@@ -154,7 +154,7 @@ class Figures:
     behind:             how far the first quarter second of what was executed of a chunk is from the expert's
                         plan of that observation [rad, root mean square]: what smoothness costs
     idle:               part of the time in which a chunk had run out and the arm stood
-    slowed:             part of the joins at which the speed limit changed the way
+    slowed:             part of the joins at which the speed limit changed the trajectory
     placed:             blocks put into the box
     """
 
@@ -180,7 +180,7 @@ class JoinMeasurement:
         self._policy = ScatteredExpert(task, plan.horizon, plan.step, plan.denoise_steps, plan.seed)
         self._follow = TrajectoryExecutor(g.JOINTS, rest_joints())
         bounds = zip(g.JOINTS, g.JOINT_LOWER, g.JOINT_UPPER, g.JOINT_SPEED, strict=True)
-        # What is pressed against something reads outside its range; the executor's targets stay within it.
+        # A pressed joint reads outside its range; the executor's targets stay within it.
         self._limits = Limits({n: JointLimit(lo - 0.1, up + 0.1, v) for n, lo, up, v in bounds}, "clamp")
         rule = replace(plan.rule, delay=plan.delay_steps, max_weight=float(plan.denoise_steps))
         self._joiner = ChunkJoiner(rule, self._limits)
@@ -195,7 +195,7 @@ class JoinMeasurement:
         self._idle = 0
 
     def measure(self) -> Figures:
-        """Run to the end and look back. Raises RuntimeError when nothing was joined."""
+        """Run to the end and evaluate. Raises RuntimeError when nothing was joined."""
         plan = self._plan
         ends = round(plan.seconds / g.CONTROL_PERIOD)
         every = round(_NUDGE_EVERY / g.CONTROL_PERIOD)
@@ -256,7 +256,7 @@ class JoinMeasurement:
         self._move(max(plan.period - (self._periods - began) * g.CONTROL_PERIOD, 0.0))
 
     def _now_ns(self) -> int:
-        # Above zero: a zero stamp means "now" to who follows trajectories.
+        # Above zero: for a trajectory controller a zero stamp means "now".
         return (self._periods + 1) * _PERIOD_NS
 
     def _move(self, seconds: float) -> None:
@@ -269,7 +269,7 @@ class JoinMeasurement:
             self._speeds.append(self._world.joint_velocities())
 
     def _nudge(self) -> None:
-        """Move the blocks nobody holds by some centimeters: what was planned is no longer right."""
+        """Move the blocks that are not held by some centimeters: the plan is no longer right."""
         for index, block in enumerate(self._world.state().blocks):
             x, y, z = block.position
             if not (block.held or block.in_box):
@@ -343,12 +343,12 @@ def write_figures(path: Path, plans: Sequence[JoinPlan], found: Sequence[Figures
     path.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-# -- the picture -------------------------------------------------------------------------------
+# -- the plot ----------------------------------------------------------------------------------
 
 
 def draw(path: Path, found: Sequence[Figures], plan: JoinPlan) -> None:
-    """Write the picture as PNG. plan: any of those measured, for what they have in common."""
-    # An extra that only the picture needs.
+    """Write the plot as PNG. plan: any of those measured, for what they have in common."""
+    # An extra that only the plot needs.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10.5, 3.9), layout="constrained")
@@ -388,7 +388,7 @@ def _panel(
 
 
 def _shade(axis: Axes, plan: JoinPlan) -> None:
-    """Where a chunk runs out before the next is there: one thread cannot observe again any sooner."""
+    """Where a chunk runs out before the next one: one thread cannot observe again any sooner."""
     axis.axvspan(50, 82, color="#888888", alpha=0.14, linewidth=0)
     axis.set_xlim(-2, 82)
     axis.text(

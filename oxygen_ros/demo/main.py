@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`oxygen_demo`: the simulated robot and the node as real processes, watched, recorded and drawn.
+"""`oxygen_demo`: the simulated robot and the node as real processes, shown and recorded.
 
-A run: start both, watch until Ctrl-C or --duration, stop both, draw the page. The executables and parameter
+A run: start both, watch until Ctrl-C or --duration, stop both, plot the page. The executables and parameter
 files are those of launch/demo.launch.py.
 """
 
@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-# Before rclpy: what runs on one machine need not be heard in the whole laboratory.
+# Before rclpy: messages of a demo stay on this machine.
 os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
 
 import rclpy
@@ -110,12 +110,12 @@ def read_parameters(file: Path) -> dict[str, Any]:
 
 
 def describe(share: Path, model: Path | None) -> str:
-    """What is being shown, in words: from the model's folder and the simulator's parameters."""
+    """A sentence about the run, from the model's folder and the simulator's parameters."""
     folder = model or share / "resource" / "demo_model"
     try:
         about = str(json.loads((folder / "config.json").read_text()).get("description", ""))
     except (OSError, json.JSONDecodeError):
-        about = ""  # the node says what is wrong with the folder
+        about = ""  # the node reports what is wrong with the folder
     if read_parameters(share / "config" / "sim.yaml")["driver"] == "expert":
         about += " The scripted expert moves the arm; the model's chunks are shown beside, not executed."
     else:
@@ -124,7 +124,7 @@ def describe(share: Path, model: Path | None) -> str:
 
 
 def make_folder(out: Path) -> Path:
-    """A new folder in `out`, named by the time; a demo begun in the same second gets another."""
+    """A new folder in `out`, named by the time; a demo started in the same second gets another."""
     started = datetime.now().strftime("%Y%m%d-%H%M%S")
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -174,8 +174,8 @@ def run(options: argparse.Namespace, folder: Path, console: Console, shutdown: S
         except ChildError as error:
             failure = str(error)
         finally:
-            for child in reversed(children):  # the node first: it may still say why it ends its texts
-                # Each is ended, also when another one has failed already.
+            for child in reversed(children):  # the node first: it still publishes the ends of its texts
+                # Each is ended, also after another one failed.
                 trouble = child.stop(lambda: recorder.spin(0.05))
                 failure = failure or trouble
             recorder.close()
@@ -186,7 +186,7 @@ def run(options: argparse.Namespace, folder: Path, console: Console, shutdown: S
 def report(
     console: Console, folder: Path, types: Typestore, news: News, failure: str, *, note: str, period: float
 ) -> int:
-    """Say what happened and where it is; draw the page. Exit status 0 unless something failed."""
+    """Print the result and its folder; plot the page. Exit status 0 unless something failed."""
     if failure:
         console.print(f"[red]oxygen_demo: {failure}[/red]", highlight=False, soft_wrap=True)
         console.print(f"logs: {folder}", highlight=False, soft_wrap=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One picture of a demo run, drawn from its bag: what was seen, done, planned, said, and how long it took.
+"""One picture of a demo run from its bag: images, motion, plans, texts and times.
 
-`oxygen_demo` draws it at its end; so can anyone who has the bag: python -m oxygen_ros.demo.page BAG PICTURE
+`oxygen_demo` makes it at its end; by hand: python -m oxygen_ros.demo.page BAG PICTURE
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from oxygen_ros.robot.images import decode_image
 
 CAMERAS = ("side", "top", "wrist")
 PICTURES = 9
-CHARACTERS = 370  # of the smallest print, side by side over the page's width
+CHARACTERS = 370  # of the smallest font over the page's width
 KIND_COLORS = {"memory": "#7a5195", "narration": "#2f9e6e", "subtask": "#bc5090", "answer": "#ef8733"}
 PHASE_COLORS = ("#56b4e9", "#0072b2", "#cc79a7", "#999999", "#2f9e6e")
 
@@ -164,7 +164,7 @@ def _draw_joints(axis: Axes, run: RunExcerpt, columns: list[int], label: str) ->
 
 
 def _draw_texts(axis: Axes, run: RunExcerpt, end: float) -> None:
-    """A bar from the observation to the end of each text; a lane for each that is under way together."""
+    """A bar from the observation to the end of each text; overlapping ones in separate rows."""
     lanes: dict[str, list[float]] = {kind: [] for kind in sorted({text[2] for text in run.texts})}
     placed = []
     for asked, ended, kind, text in sorted(run.texts):

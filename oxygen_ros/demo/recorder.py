@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records every topic there is into a bag and hands some of the messages to the view.
+"""Records every topic into a bag and passes some messages to the view.
 
 Everything runs in the demo's main thread, inside `spin_once`.
 """
@@ -22,7 +22,7 @@ SHOWN = ("/tick", "/text", "/action_chunk", "/sim/state", "/instruction", "/diag
 
 
 class Recorder(Node):
-    """Records all topics and tells `hear(topic, message)` about the shown ones."""
+    """Records all topics and calls `hear(topic, message)` for the shown ones."""
 
     DEPTH = 100
 
@@ -33,10 +33,10 @@ class Recorder(Node):
         self._known: set[str] = set()
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(self)
-        # A timer, not the caller's loop: topics of a node that comes up late must not be missed.
+        # A timer, not the caller's loop: topics of a late node must not be missed.
         self.create_timer(0.5, self.discover)
         self.recording = True
-        # Why the recording ended before its time, "" while it has not.
+        # Why the recording ended early, else "".
         self.trouble = ""
 
     def discover(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records the demo robot at work into a small bag, without ROS: python -m oxygen_ros.demo.sample_bag FOLDER
+"""Records the demo robot into a small bag, without ROS: python -m oxygen_ros.demo.sample_bag FOLDER
 
 `top` raw, `wrist` as JPEG, joint states; the scripted expert moves the arm. Time is the simulation's own, so
 the same seed gives the same messages on every machine that renders alike.

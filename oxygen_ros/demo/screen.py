@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demo in a terminal: a live page where there is one, a line a second where there is none.
 
-`News` is what the messages on the topics come to, `View` draws it. No ROS node. The demo's main thread owns
-both.
+`News` sums up the messages on the topics, `View` shows it. No ROS node. The demo's main thread owns both.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ PHASES = (
     ("text", "green"),
 )
 BAR = 46
-SHORT = 100  # characters of one complaint
+SHORT = 100  # characters of one warning
 
 
 @dataclass(slots=True)
 class EndedText:
-    """A finished text, as /oxygen/text told it."""
+    """A finished text from /oxygen/text."""
 
     kind: str
     text: str
@@ -62,12 +61,12 @@ class News:
     chunks: int = 0
     ticks: int = 0
     finished: int = 0
-    # Of all ticks; a long demo keeps the last ten minutes.
+    # Of all ticks; of a long demo the last ten minutes.
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=6000))
     _tick_times: deque[float] = field(default_factory=lambda: deque(maxlen=50))
 
     def hear(self, topic: str, message: Any) -> None:
-        """Take in a message of one of the topics the view shows."""
+        """Add a message of a shown topic."""
         match topic.rsplit("/", 1)[-1]:
             case "tick":
                 self.tick = message
@@ -104,7 +103,7 @@ class News:
 
     @property
     def configure_failed(self) -> str:
-        """Why the node did not get as far as a first tick, in its own words; "" unless it says so."""
+        """Why the node did not reach its first tick, from /diagnostics; "" where it has no reason."""
         return next((c for c in self.complaints.values() if c.startswith("configure failed")), "")
 
     @property
@@ -114,7 +113,7 @@ class News:
         return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else 0.0
 
     def summary(self) -> str:
-        """What the node complains of, each once and short; the log and /diagnostics have it whole."""
+        """The node's warnings, each once and short; the log and /diagnostics have them whole."""
         shown = dict.fromkeys(textwrap.shorten(c.split(";")[0], SHORT) for c in self.complaints.values())
         return "; ".join(shown)
 
@@ -131,7 +130,7 @@ class View:
 
     def __init__(self, console: Console, period: float, note: str) -> None:
         """period: of the control loop [s], for the scale of the bars
-        note:      one sentence about what is being shown
+        note:      one sentence about the run
         """
         self._console = console
         self._period = period
@@ -157,7 +156,7 @@ class View:
             self._live.__exit__(kind, error, trace)
 
     def update(self, news: News, state: str) -> None:
-        """Draw the news; `state` says what the demo is doing ("starting", "running", ...)."""
+        """Show the news. state: of the demo ("starting", "running", ...)"""
         if self._live is not None:
             self._live.update(self._page(news, state))
         elif time.monotonic() >= self._next_line:

@@ -12,21 +12,21 @@ In reading order:
 
     engine       observe, act, ask, advance: everything that happens to a prefix and to a text
     baselines    the modes it is compared with
-    slots        numbers with reference counts: what is shared, and until when
+    slots        numbers with reference counts
     encoded      one encoded observation in its slot
-    request      what may be asked, how far it has come, how it ended
+    request      a text request, from asked to ended
     scheduler    which tokens of which request are the next step
-    speculation  drafts for the rows to spare
+    speculation  drafts for spare rows
     step_runner  the step itself, on the device
-    sampling     the next token out of its logits
-    noise        random numbers that can be repeated
+    sampling     the next token from its logits
+    noise        repeatable random numbers
     budget       when a tick's text has to stop
-    capacity     slots for the worst that is configured, so that nothing grows
+    capacity     slots for the largest configured load
     counters     what is counted and timed
-    integrity    the proof that the slots' accounts agree
+    integrity    check that slots and requests agree
     kinds        text kinds as data
     session      one robot's run: what is asked at which tick
-    feedback     texts on their way back into the prompt
+    feedback     texts fed back into the prompt
 """
 
 from oxygen_ros.engine.baselines import MODES, make_engine

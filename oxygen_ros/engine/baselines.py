@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine is compared with: the same model and the same outputs, scheduled otherwise.
+"""What the engine is compared with: the same model and the same outputs, scheduled differently.
 
 isolated   each text encodes the observation for itself and runs to its end inside its tick
 shared     texts read the prefix that the actions read, but run to their ends inside the tick
@@ -23,16 +23,17 @@ class BatchedEngine(Engine):
     mode: ClassVar[str] = "batched"
 
     def _hold(self, request: TextRequest) -> None:
-        return None  # the observation is enough: it is encoded anew
+        return None  # the observation is enough: it is encoded again
 
     def _has_room(self, request: TextRequest) -> bool:
         live = len(self._scheduler.live)
+        # One prefix slot stays for the next observation.
         return self.suffixes.free > 0 and self.prefixes.free > 0 and live + 1 < self.prefixes.size
 
     def _start(self, request: TextRequest) -> None:
         observation = request.encoded.observation
         request.encoded = self._encode(observation, self.model.process(observation))
-        request.encoded.is_open = False  # no `with` ever holds it: the request's end frees it
+        request.encoded.is_open = False  # no `with` block holds it: the request's end frees it
         request.holds = True
         super()._start(request)
 
@@ -57,7 +58,7 @@ class SharedEngine(Engine):
 
 
 class IsolatedEngine(SharedEngine, BatchedEngine):
-    """Neither shared nor batched: how such models are run today."""
+    """Neither shared nor batched: `_advance` is SharedEngine's, its `_start` BatchedEngine's."""
 
     mode: ClassVar[str] = "isolated"
 

@@ -51,9 +51,9 @@ class Budget:
 class Cost:
     """Running estimate of the seconds one kind of work takes.
 
-    The second largest of the last times: a single hiccup does not silence the text, a slow phase
-    does. Refused work is never measured, so each refusal eases what was measured a little; else
-    one slow phase would silence the text for ever.
+    The second largest of the last times: one slow step does not stop the text, a slow phase does.
+    Refused work is not measured, so each refusal lowers the estimate a little; else one slow phase
+    would stop the text for good.
     """
 
     WINDOW = 16
@@ -64,8 +64,7 @@ class Cost:
         self._ease = 1.0
 
     def record(self, seconds: float) -> None:
-        # What was measured before the refusals stays eased: a slow phase is waited out once, not
-        # once for every place of the window.
+        # Earlier times stay lowered: a slow phase is waited out once, not once for each place of the window.
         eased = [old * self._ease for old in self._seconds]
         self._seconds.clear()
         self._seconds.extend([*eased, seconds])
@@ -118,7 +117,7 @@ class TextCosts:
 
 
 class Meter:
-    """One tick's budget while it is spent."""
+    """One tick's budget and what is used of it."""
 
     def __init__(
         self, budget: Budget, due: float | None, costs: TextCosts, clock: Callable[[], float]
@@ -135,7 +134,7 @@ class Meter:
 
     @property
     def is_spent(self) -> bool:
-        """Whether no step is left, however much time is."""
+        """Whether no step is left."""
         return self.used >= self.budget.steps
 
     def allows(self, cost: Cost) -> bool:
@@ -168,7 +167,7 @@ class Meter:
     def may_go_on(self, ahead: int = 0) -> bool:
         """Whether one more step like the last granted ones may be given to the device now.
 
-        ahead: steps that it still has to do before
+        ahead: steps that are still queued on the device
         """
         if self.due is None:
             return True
@@ -176,6 +175,3 @@ class Meter:
         if self.budget.mode == "fixed":
             return slack > 0
         return slack > 0 and slack - self.budget.margin >= self._cost
-
-    def spend(self, steps: int) -> None:
-        self.used += steps

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many slots the text of a configuration needs, so that nothing has to grow later.
-
-Pools are made once, and text that finds no slot is refused.
-"""
+"""How many slots the configured text needs: pools are made once and never grow."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ class Load:
 
     max_tokens:     N, token limit of one text
     prompt_tokens:  tokens of its prompt suffix
-    every_n_ticks:  a request every so many ticks; 0: only when somebody asks
+    every_n_ticks:  a request every so many ticks; 0: only on request
     at_once:        requests of a kind without cadence that may be under way together
     """
 
@@ -38,8 +35,8 @@ def plan_capacity(loads: Iterable[Load], budget: Budget, *, mode: str = "oxygen"
     """Slots for the given loads at worst, when every tick grants its `budget.steps`.
 
     A text asked every n ticks and alive for a = ceil(N / k) ticks has ceil(a / n) requests under
-    way. The requests of one tick hold one prefix, and nobody holds a prefix older than the longest
-    life. One prefix more is the next observation's.
+    way. The requests of one tick hold one prefix, and no prefix is held longer than the longest
+    life. One more prefix is for the next observation.
 
     Where the prompts of one tick do not fit into one step beside the live texts, a prompt may go
     through row by row, and its steps count as those of as many tokens more.

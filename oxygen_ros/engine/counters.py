@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine counts and times: totals since it was made, phases of the newest tick.
-
-The engine writes them, everyone may read them.
-"""
+"""What the engine counts and times: totals since it was made, phases of the newest tick."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ class Counters:
 
     prefills:      those of the baselines' texts included
     rows:          of all decode steps
-    finished:      texts that came to their end or token limit; the others did not: expired by age,
-                   rejected or dropped for want of a slot, cancelled by a caller or an error
+    finished:      texts that reached their end or token limit; the others: expired by age, rejected or
+                   dropped without a slot, cancelled by a caller or an error
     """
 
     ticks: int = 0

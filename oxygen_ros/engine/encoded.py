@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An encoded observation: one prefix cache in its slot, shared by everyone who reads it.
-
-The cache itself is in the model's pool.
-"""
+"""An encoded observation: the handle of one prefix in the model's pool, shared by its readers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from oxygen_ros.engine.slots import SlotError, SlotPool
@@ -19,7 +15,7 @@ from oxygen_ros.observation import Observation
 class EncodedObservation:
     """One observation, encoded. A `with` block holds it open; each text request holds it on its own.
 
-    The slot is freed when the last holder lets go, in whatever order they do.
+    The slot is freed when the last holder releases it, in any order.
 
     is_open:      until its `with` block ends
     is_complete:  whether the model has added what only text reads, see `Model.complete`
@@ -39,14 +35,14 @@ class EncodedObservation:
             raise SlotError(f"the observation of tick {self.tick} is closed: use it inside its `with` block")
 
     def retain(self) -> None:
-        """One more holder; each lets go by `release`, once."""
+        """Add a holder; each calls `release` once."""
         self.pool.retain(self.slot)
 
     def release(self) -> None:
         self.pool.release(self.slot)
 
     def close(self) -> None:
-        """Let go of the hold that `observe` gave; later calls do nothing."""
+        """Release the hold of `observe`; later calls do nothing."""
         if self.is_open:
             self.is_open = False
             self.release()
@@ -54,7 +50,5 @@ class EncodedObservation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -6,8 +6,7 @@
         engine.ask(encoded, task)                   # text that starts from this prefix
     finished = engine.advance(budget, due)          # bounded; finished texts
 
-One thread owns an engine; nothing in it locks. What it is compared with, execution without sharing or without
-batching across ticks, is in `baselines`.
+One thread owns an engine; nothing in it locks. The modes it is compared with are in `baselines`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from oxygen_ros.observation import Leftover, Observation
 
 
 class Engine:
-    """A loaded model and the accounting of everyone who reads its caches.
+    """A loaded model and the accounting of all readers of its caches.
 
     mode:     its name in reports
     batches:  whether texts go on together across ticks
@@ -58,7 +57,7 @@ class Engine:
         """capacity:   slots and rows; `plan_capacity` makes one of what will be asked
         when_full:     "reject_new" or "drop_oldest", when no slot is left for a text
         draft:         longest speculated draft [tokens], 0 for none
-        seed:          of the denoise noise, together with the observation's stamp
+        seed:          of the denoise noise, with the observation's stamp
         repeat_on_device: feed greedy tokens without reading them on the host in between; default:
                        only where reading them would make the device wait (not on CPU)
         clock:         now [s]; steady
@@ -91,7 +90,7 @@ class Engine:
         )
         model.allocate(capacity)
         self._open: list[EncodedObservation] = []  # inside their `with`
-        self._waiting: list[TextRequest] = []  # asked in this tick; nobody waits for the next one
+        self._waiting: list[TextRequest] = []  # asked in this tick; none waits for the next one
         self._ended: list[FinishedText] = []  # not handed over yet
         self._next_id = 0  # raised, then given: the first id is 1
 
@@ -143,7 +142,7 @@ class Engine:
         adapter that is not loaded; SlotError when the observation is closed.
         """
         encoded.expect_open()
-        prompt, adapter = self.prepare(task)
+        prompt, adapter = self.check_task(task)
         self._next_id += 1
         request = TextRequest(
             id=self._next_id,
@@ -159,7 +158,7 @@ class Engine:
         self._waiting.append(request)
         return request.id
 
-    def prepare(self, task: TextTask) -> tuple[list[int], int]:
+    def check_task(self, task: TextTask) -> tuple[list[int], int]:
         """Prompt tokens of a task and the id of its adapter: 0 for none, else its place among them + 1.
 
         Raises ValueError when the task can never run.
@@ -226,7 +225,7 @@ class Engine:
         return Guide(target, weights[:, None].expand_as(target), leftover.max_weight)
 
     def _encode(self, observation: Observation, inputs: object) -> EncodedObservation:
-        """An observation in a slot of its own; `inputs`: what the model's `process` made of it."""
+        """Encode an observation into a free slot; `inputs`: from the model's `process`."""
         slot = self.prefixes.acquire()
         if slot is None:
             raise RuntimeError(
@@ -236,7 +235,7 @@ class Engine:
         try:
             prefix = self.model.encode(inputs, slot)
             if self.model.device.type == "cuda":
-                # Else the next phase would seem to have taken what this one did; nothing else is to do.
+                # Else the time of this phase would count as the next one's.
                 torch.cuda.current_stream(self.model.device).synchronize()
         except BaseException:
             self.prefixes.release(slot)
@@ -262,7 +261,7 @@ class Engine:
     def _admit(self) -> None:
         for request in sorted(self._waiting, key=lambda request: (-request.task.priority, request.id)):
             while not self._has_room(request):
-                # Never drop one asked in the same tick: the first in line would go first.
+                # Never drop one asked in the same tick: that would drop the highest priority first.
                 older = [r for r in self._scheduler.live if r.tick_asked < request.tick_asked]
                 if self._when_full == "reject_new" or not older:
                     request.finish_reason = FinishReason.REJECTED
@@ -287,15 +286,15 @@ class Engine:
         self._waiting.remove(request)
         request.suffix_slot = suffix_slot
         request.state = RequestState.LIVE
-        self._scheduler.add(request)
+        self._scheduler.live.append(request)
 
     # -- decode steps, within the budget -----------------------------------------------------
 
     def _advance(self, budget: Budget, due: float | None) -> None:
-        """Admit what was asked, then steps over all live requests, as many as the budget grants.
+        """Admit what was asked, then run steps over all live requests, as many as the budget grants.
 
-        A grant may be for more steps than the plan can take: a text ends, a prompt is through. Then the
-        next plan asks again.
+        A grant may be for more steps than the plan can take (a text ends, a prompt is through); the next
+        plan asks again.
         """
         self._admit()
         meter = Meter(budget, due, self.costs, self.clock)
@@ -307,10 +306,10 @@ class Engine:
                 self.phases.granted_steps = granted
             if granted == 0:
                 return
-            meter.spend(self._step(plan, granted, meter.may_go_on))
+            meter.used += self._step(plan, granted, meter.may_go_on)
 
     def _fork_new(self, meter: Meter) -> None:
-        """Let suffix slots continue their prefixes, as far as there is time; the others go on next tick."""
+        """Fork new suffix slots from their prefixes while there is time; the others follow next tick."""
         for request in self._scheduler.live:
             if not request.is_forked and not self._fork(request, meter):
                 return
@@ -333,7 +332,7 @@ class Engine:
         return True
 
     def _plan(self, budget: Budget, only: TextRequest | None = None) -> StepPlan | None:
-        # The row tensors were sized by the capacity; a budget may be larger, and says "at most".
+        # The row tensors have the capacity's size; a budget may be larger.
         return self._scheduler.plan(min(budget.rows, self._max_rows), only)
 
     def _step(self, plan: StepPlan, most: int, may_go_on: Callable[[int], bool]) -> int:
@@ -345,16 +344,17 @@ class Engine:
         self.phases.rows += steps * plan.rows
         return steps
 
-    # -- endings: slots are freed, the caller is told ----------------------------------------
+    # -- endings: slots are freed, texts are handed over -------------------------------------
 
     def _expire(self) -> None:
         for request in self._scheduler.live:
             age = self.counters.ticks - request.tick_asked
             if 0 < request.task.max_age <= age and not request.is_finished:
                 request.finish_reason = FinishReason.AGE
+        self._retire()  # before admission: the slots are free for this tick's texts
 
     def _retire(self) -> None:
-        """Take finished requests out, free what they held and keep what they said for the caller."""
+        """Remove finished requests, free their slots and keep their texts for the caller."""
         for request in [request for request in self._waiting if request.is_finished]:
             self._finish(request)
             self._waiting.remove(request)
@@ -388,7 +388,7 @@ class Engine:
         request.state = RequestState.ENDED
         request.let_go()
         if reason.is_complete:
-            # With the end token: a draft may guess the end too.
+            # With the end token: a draft may contain the end too.
             end = () if request.end_token is None else (request.end_token,)
             self._drafts.remember(request.task.kind, (*request.tokens, *end))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts on their way back into the prompt, at a tick that depends on nothing but a rule.
+"""Texts fed back into the prompt, at a tick set by a rule alone.
 
 A text asked at tick t enters the prompt at tick t + lag. If it has not ended by then it is dropped and
 counted, so that every mode and every machine feeds the same texts at the same ticks.
@@ -11,7 +11,7 @@ from oxygen_ros.engine.request import FinishedText
 
 
 class Feedback:
-    """The text of one kind that stands in the prompt, tick by tick."""
+    """The text of one kind in the prompt, tick by tick."""
 
     def __init__(self, kind: str, lag: int) -> None:
         """lag: ticks from the question to the prompt (>= 1)."""
@@ -28,7 +28,7 @@ class Feedback:
         self._asked[tick] = None
 
     def deliver(self, finished: FinishedText) -> None:
-        """A text of this kind ended; one that is incomplete counts as never finished."""
+        """A text of this kind ended; an incomplete one counts as unfinished."""
         if finished.tick_asked in self._asked and finished.finish_reason.is_complete:
             self._asked[finished.tick_asked] = finished.text
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proof that slots, observations and requests agree.
+"""Check that slots, observations and requests agree.
 
 Tests run it after every step, the node in debug when no text is under way.
 """
@@ -24,8 +24,8 @@ def check_accounting(
 ) -> None:
     """Raise SlotError where the holders of a slot and its count differ.
 
-    A prefix is held by its `with` block and by each request that says so: live ones always. A suffix slot is
-    held by exactly one live request.
+    A prefix is held by its `with` block and by each request with `holds`, which every live one has. A suffix
+    slot is held by exactly one live request.
     """
     prefixes.check_integrity()
     suffixes.check_integrity()

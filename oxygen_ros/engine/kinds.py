@@ -23,8 +23,7 @@ class TextKind:
     every_n_ticks:   asked at ticks 1, 1 + n, 1 + 2n, ...; 0: not by itself
     on_instruction:  asked, besides, at each tick at which a new instruction (or the first one) takes effect
     feed_after:      ticks from asking to the prompt that holds the text (`feedback`); 0: it is not fed back
-    cancel_on_instruction: a new instruction ends the texts under way (`cancelled`); else they go on: they are
-                     about the observation they were asked from
+    cancel_on_instruction: a new instruction ends the texts under way (`cancelled`); else they go on
     at_once:         requests of a question kind that slots are planned for
 
     Raises ValueError where these contradict each other.
@@ -42,8 +41,8 @@ class TextKind:
             raise ValueError(f"{self.name}: every_n_ticks must not be negative, got {self.every_n_ticks}")
         if self.feed_after < 0:
             raise ValueError(f"{self.name}: lag must be at least 1 tick, got {self.feed_after}")
-        if self.is_question and (self.every_n_ticks or self.on_instruction):
-            raise ValueError(f"{self.name}: a prompt with {QUESTION} is asked by questions alone")
+        if self.is_question and (self.every_n_ticks or self.on_instruction or self.feed_after):
+            raise ValueError(f"{self.name}: {QUESTION} is asked by questions alone, and not fed back")
         if not (self.is_question or self.every_n_ticks or self.on_instruction):
             raise ValueError(
                 f"{self.name}: it would never be asked: every_n_ticks must be at least 1, or on_instruction "
@@ -69,7 +68,7 @@ class TextKind:
         return replace(self.task, words={"question": question})
 
 
-# What an answer says is waited for by a person: it is admitted first.
+# A person waits for an answer, so it is admitted first.
 STANDARD_KINDS: Mapping[str, TextKind] = MappingProxyType(
     {
         "memory": TextKind(
@@ -82,8 +81,6 @@ STANDARD_KINDS: Mapping[str, TextKind] = MappingProxyType(
             on_instruction=True,
             cancel_on_instruction=True,
         ),
-        "answer": TextKind(
-            TextTask(kind="answer", prompt=f"Question: {QUESTION} Answer: ", priority=10),
-        ),
+        "answer": TextKind(TextTask(kind="answer", prompt=f"Question: {QUESTION} Answer: ", priority=10)),
     }
 )

@@ -13,19 +13,19 @@ from oxygen_ros.engine.encoded import EncodedObservation
 class FinishReason(StrEnum):
     """Why a text ended. Every request ends with exactly one of these."""
 
-    EOS = "eos"  # the model said so
+    EOS = "eos"  # an end token
     STOP = "stop"  # one of the task's stop texts
     LENGTH = "length"  # its token limit
     AGE = "age"  # its limit in ticks
-    CANCELLED = "cancelled"  # a caller's wish
+    CANCELLED = "cancelled"  # by a caller
     DEACTIVATED = "deactivated"  # no more ticks
-    REJECTED = "rejected"  # there was no slot for it
-    DROPPED = "dropped"  # it gave its slot to a newer one
+    REJECTED = "rejected"  # no slot was free
+    DROPPED = "dropped"  # its slot went to a newer one
     ERROR = "error"  # a tick failed
 
     @property
     def is_complete(self) -> bool:
-        """Whether the model itself came to an end (or to its token limit)."""
+        """Whether the model ended it, or its token limit."""
         return self in (FinishReason.EOS, FinishReason.STOP, FinishReason.LENGTH)
 
 
@@ -42,7 +42,7 @@ class TextTask:
     stop:         texts that end the generation; cut from the result
     temperature:  0 is greedy; else sampling from logits / temperature
     top_p:        smallest set of tokens with this probability is sampled from (0..1]
-    seed:         with the observation's stamp, kind and token index, the whole source of chance
+    seed:         with the observation's stamp, kind and token index the only source of randomness
     adapter:      name of the text adapter, "" for none
     priority:     of the requests of one tick, higher ones are admitted first
     """
@@ -140,7 +140,7 @@ class TextRequest:
 
 @dataclass(frozen=True, slots=True)
 class FinishedText:
-    """A text that ended, with what is needed to know what it was about.
+    """A text that ended, and what it was about.
 
     task:         what was asked: prompt suffix, limits, adapter, seed
     text:         cut at its stop text
@@ -148,7 +148,7 @@ class FinishedText:
     instruction, feedback:  the words in the prompt of that observation
     tokens:       generated ids, the end token not included
     steps:        decode steps it took part in
-    seconds:      from the question to the end
+    seconds:      from asking to the end
     """
 
     id: int

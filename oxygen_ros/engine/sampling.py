@@ -14,7 +14,7 @@ def choose_greedy(logits: torch.Tensor) -> torch.Tensor:
     """Best token of each row: [W, vocabulary] -> int64 [W]; the lowest id wins a tie."""
     if logits.device.type != "cpu":
         return logits.argmax(dim=-1)
-    # numpy's search is vectorised, torch's on CPUs is not: twenty times faster over a real vocabulary.
+    # numpy's search is vectorized, torch's on CPUs is not: twenty times faster over a real vocabulary.
     if logits.dtype == torch.bfloat16:
         # The bits of numbers above zero, read as integers, are in the numbers' order: nothing to convert.
         bits = logits.view(torch.int16).numpy()

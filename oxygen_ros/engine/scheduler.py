@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which token of which request goes into the next decode step.
 
-Every live request gets one row, oldest first; spare rows then take the rest of prompts, and what
-is left over checks drafts.
+Every live request gets one row, oldest first. Spare rows take the rest of prompts, then check drafts.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Grant:
     wanted: int = field(init=False)
 
     def __post_init__(self) -> None:
-        # Worked out once: in a step, every part of the engine asks.
+        # Computed once: every part of a step reads them.
         self.rows = self.known + len(self.draft)
         self.wanted = 1 + len(self.draft) if self.known == len(self.request.pending) else 0
 
@@ -58,15 +57,10 @@ class StepPlan:
             [grant.wanted == 1 and grant.request.task.temperature == 0 for grant in self.grants]
         )
 
-    @property
-    def tokens_left(self) -> int:
-        """Tokens until the first request of the plan reaches its limit."""
-        return min(g.request.task.max_tokens - len(g.request.tokens) for g in self.grants)
-
 
 @dataclass(slots=True)
 class _Layout:
-    """A step as it stands in a block, for the next step of the same requests with one row each.
+    """The last step written to a block, for the next step of the same requests with one row each.
 
     starts:  position of each request's first token after its prefix
     """
@@ -87,12 +81,10 @@ class Scheduler:
         self.live: list[TextRequest] = []
         self._drafts = drafts
         self._stops = stops
+        # Two shortcuts for greedy steps of the same requests, one row each: `_again` spares planning while
+        # the live requests are the same; `_layout` spares the layout while the block holds that step.
         self._layout: _Layout | None = None
-        # The newest plan with the requests that it was made of, while the next step is the same again.
         self._again: tuple[list[TextRequest], StepPlan] | None = None
-
-    def add(self, request: TextRequest) -> None:
-        self.live.append(request)
 
     def remove(self, request: TextRequest) -> None:
         self.live.remove(request)
@@ -135,10 +127,10 @@ class Scheduler:
         return self._drafts.propose(request.task.kind, request.tokens, room)
 
     def write(self, plan: StepPlan, rows: Rows, block: NDArray[np.int64]) -> None:
-        """Lay a plan out in `block`, the host's side of `rows`: int64 [fields, max_rows], as Rows.FIELDS."""
+        """Write a plan to `block`, the host's copy of `rows`: int64 [fields, max_rows], as Rows.FIELDS."""
         if plan.is_repeatable and self._write_next(plan, rows, block):
             return
-        # Lists first, then one copy a field: numpy's price is by the call, and a step has many short pieces.
+        # Lists first, then one copy: numpy costs by the call, and a step has many short pieces.
         token: list[int] = []
         write_at: list[int] = []
         position: list[int] = []
@@ -180,7 +172,7 @@ class Scheduler:
             self._layout = _Layout(requests, block, starts, prefix_spans, suffix_spans)
 
     def _write_next(self, plan: StepPlan, rows: Rows, block: NDArray[np.int64]) -> bool:
-        """The last step once more, further on: only tokens and places change. False where it is another."""
+        """Write the last step, one token further: only tokens and places change. False for another step."""
         last = self._layout
         requests = [grant.request for grant in plan.grants]
         if last is None or last.block is not block or last.requests != requests:
@@ -196,8 +188,8 @@ class Scheduler:
         return True
 
     def absorb(self, plan: StepPlan, chosen: Sequence[int]) -> None:
-        """Take the chosen tokens of one step into its requests; a wrong draft is forgotten here: what
-        it left in the suffix slot lies beyond `cached`, unread, until the next rows are written over it.
+        """Add the chosen tokens of one step to its requests. A wrong draft is dropped: its rows in the suffix
+        slot lie beyond `cached`, unread, until the next rows overwrite them.
 
         A request that has ended ignores them: a repeated step overshoots its end.
         """

@@ -6,7 +6,7 @@
     others = session.act(1)                           # another expert of the model, if it has one
     report = session.finish(due)                      # ask texts, advance those under way
 
-The node drives it, and so may whatever reads a recording: the same stamps give the same chunks and texts.
+The node drives it; a reader of recordings may too: the same stamps give the same chunks and texts.
 No ROS, no clock but the engine's.
 """
 
@@ -30,7 +30,7 @@ from oxygen_ros.observation import Leftover, Observation
 
 @dataclass(frozen=True, slots=True)
 class StartedTick:
-    """A tick whose actions are there and whose texts have not moved yet.
+    """A tick after `begin`: its actions exist, its texts have not advanced yet.
 
     actions: [H, A] of the commanding expert, in its action space
     """
@@ -52,8 +52,8 @@ class UnaskedQuestion:
 class TickReport:
     """What one tick did: its phases, the texts that ended, and the engine's state after it.
 
-    feedback:          the texts that stood in this tick's prompt because they were fed back, by kind
-    feedback_dropped:  texts that were not there in time to be fed back, since the session began
+    feedback:          the texts fed back into this tick's prompt, by kind
+    feedback_dropped:  texts that ended too late to be fed back, since the session began
     live:              texts under way
     """
 
@@ -81,12 +81,12 @@ class Session:
     ) -> None:
         """expert: whose actions `begin` returns
 
-        Raises ValueError when a text can never run (prompt or adapter; see Engine.prepare), or when two
+        Raises ValueError when a text can never run (prompt or adapter; see Engine.check_task), or when two
         kinds have one name.
         """
         for kind in kinds:
             if not kind.is_question:
-                engine.prepare(kind.task)
+                engine.check_task(kind.task)
         self.engine = engine
         self.kinds = {kind.name: kind for kind in kinds}
         if len(self.kinds) != len(kinds):
@@ -97,28 +97,25 @@ class Session:
         self._expert = expert
         self._is_instructed = True  # the first instruction takes effect at the first tick
         self._questions: list[str] = []
-        self._ended: list[FinishedText] = []  # by a new instruction; told with the tick it takes effect at
+        self._cancelled: list[FinishedText] = []  # by a new instruction; reported with the next tick
         self._encoded: EncodedObservation | None = None  # between `begin` and `finish`
 
-    @property
-    def is_idle(self) -> bool:
-        return self.engine.live == 0
-
     def instruct(self, instruction: str) -> None:
-        """Set the instruction from the next tick on; the same words again begin the task anew.
+        """Set the instruction from the next tick on; the same words again restart the task.
 
-        Texts of what was before are not fed back any more; those under way of kinds with
-        `cancel_on_instruction` end.
+        Earlier texts are not fed back any more; those under way of kinds with `cancel_on_instruction` end.
 
-        Raises ValueError when the model's prompt has no room for it; the one before stands.
+        Raises ValueError when the model's prompt has no room for it; the earlier one stays.
         """
+        if self._encoded is not None:
+            raise RuntimeError("an instruction takes effect between ticks: call finish or stop first")
         self.engine.model.check_instruction(instruction)
         self.instruction = instruction
         self._is_instructed = True
         self._forget()
         cancelled = [kind.name for kind in self.kinds.values() if kind.cancel_on_instruction]
         if cancelled:
-            self._ended += self.engine.cancel(FinishReason.CANCELLED, kinds=cancelled)
+            self._cancelled += self.engine.cancel(FinishReason.CANCELLED, kinds=cancelled)
 
     def ask(self, question: str) -> None:
         """Ask a question about the next tick's observation, of each kind whose prompt takes one."""
@@ -136,14 +133,13 @@ class Session:
         stamp, images, joints:  as in `Observation`
         leftover:               what the chunk is guided towards
 
-        Whatever is raised in here or in `finish` leaves the slots consistent; call `stop` then to end the
-        texts.
+        An error in here or in `finish` leaves the slots consistent; call `stop` then to end the texts.
         """
         if self._encoded is not None:
             raise RuntimeError(f"tick {self._encoded.tick} was begun and not finished: call finish or stop")
         tick = self.engine.counters.ticks + 1
-        said = {kind: text for kind, feedback in self.feedbacks.items() if (text := feedback.at(tick))}
-        observation = Observation(stamp, images, joints, self.instruction, said)
+        fed = {kind: text for kind, feedback in self.feedbacks.items() if (text := feedback.at(tick))}
+        observation = Observation(stamp, images, joints, self.instruction, fed)
         self._encoded = self.engine.observe(observation)
         try:
             actions = self.engine.act(self._encoded, leftover, self._expert)
@@ -153,7 +149,7 @@ class Session:
         return StartedTick(tick, observation, actions)
 
     def act(self, expert: int) -> NDArray[np.float64]:
-        """Actions [H, A] of another expert for the tick that was begun; the commanding ones have left."""
+        """Actions [H, A] of another expert for the tick that was begun. Call it after publishing."""
         return self.engine.act(self._expect_begun(), expert=expert)
 
     def finish(self, due: float | None = None) -> TickReport:
@@ -169,7 +165,7 @@ class Session:
             self._close()
         finished = engine.advance(self.budget, due)
         self._deliver(finished)
-        finished, self._ended = [*self._ended, *finished], []
+        finished, self._cancelled = [*self._cancelled, *finished], []
         return TickReport(
             tick=encoded.tick,
             stamp=encoded.observation.stamp,
@@ -184,20 +180,21 @@ class Session:
     def drain(self) -> list[FinishedText]:
         """Run the texts under way to their ends, without new ticks (end of a bag)."""
         finished: list[FinishedText] = []
+        budget = replace(self.budget, mode="fixed", steps=max(self.budget.steps, 1))
         while self.engine.live:
-            finished += self.engine.advance(
-                replace(self.budget, mode="fixed", steps=max(self.budget.steps, 1))
-            )
+            finished += self.engine.advance(budget)
         self._deliver(finished)
-        return finished
+        cancelled, self._cancelled = self._cancelled, []
+        return cancelled + finished
 
     def stop(self, reason: FinishReason) -> list[FinishedText]:
         """End all texts, questions and feedback now (deactivation, clock jump, error)."""
         self._close()
         self._questions.clear()
         self._forget()
-        ended, self._ended = self._ended, []
-        return ended + self.engine.cancel(reason)
+        self._cancelled += self.engine.cancel(reason)
+        ended, self._cancelled = self._cancelled, []
+        return ended
 
     def _expect_begun(self) -> EncodedObservation:
         if self._encoded is None:

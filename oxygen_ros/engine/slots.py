@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slot numbers with reference counts: who may still read which piece of a static pool.
-
-The memory behind a slot belongs to the model.
-"""
+"""Slot numbers with reference counts. The memory behind a slot belongs to the model."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ class SlotPool:
         self._references[slot] += 1
 
     def release(self, slot: int) -> None:
-        """Take a reader away; the last one frees the slot."""
+        """Remove a reader; the last one frees the slot."""
         if self._references[slot] < 1:
             raise SlotError(f"{self.name} {slot}: released while free")
         self._references[slot] -= 1

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts from the last finished text of the same kind: a robot mostly says what it just said.
+"""Drafts from the last finished text of the same kind: successive texts are mostly alike.
 
-The scheduler lets spare rows check a draft. A wrong one costs nothing but those rows, and never changes a
-greedy token.
+Spare rows check a draft. A wrong one costs only those rows and never changes a greedy token.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 
 
 class Drafts:
-    """The last text of each kind, as a source of guesses."""
+    """The last text of each kind, as a source of drafts."""
 
     def __init__(self, longest: int) -> None:
         """longest: most tokens of one draft; 0 switches speculation off."""
@@ -26,7 +25,7 @@ class Drafts:
             self._last[kind] = _Text(tokens)
 
     def propose(self, kind: str, tokens: Sequence[int], room: int) -> list[int]:
-        """Guess up to `room` tokens that follow `tokens`; empty when there is nothing to go by."""
+        """Guess up to `room` tokens that follow `tokens`; empty when nothing matches."""
         room = min(room, self.longest)
         last = self._last.get(kind)
         if room < 1 or last is None:
@@ -36,7 +35,7 @@ class Drafts:
 
 
 class _Text:
-    """A finished text, and the places that stand after each pair of its tokens."""
+    """A finished text, and the places after each pair of its tokens."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = list(tokens)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs decode steps: rows in, chosen tokens out, as often as the plan may repeat.
+"""Runs decode steps: rows in, chosen tokens out, repeated where the plan may repeat.
 
-It owns the persistent row tensors and feeds tokens on the device. `scheduler` decides which rows, `budget`
-how many steps.
+It owns the persistent row tensors. `scheduler` decides which rows, `budget` how many steps.
 """
 
 from __future__ import annotations
@@ -39,28 +38,29 @@ class StepRunner:
         self._scheduler = scheduler
         self._costs = costs
         self._clock = clock
-        # The host's side of the rows: written in place, copied over once a step.
+        # The host's copy of the rows: written in place, copied to the device once a step.
         self._staging = torch.zeros(self.rows.block.shape, dtype=torch.int64, pin_memory=on_cuda)
         self._written = self._staging.numpy()
-        # Marks behind the steps that the device still has to do.
+        # Events behind the steps that are still queued on the device.
         self._running: list[torch.cuda.Event] | None = [] if on_cuda else None
 
     def run(self, plan: StepPlan, most: int, may_go_on: Callable[[int], bool]) -> int:
         """Run the plan once, or up to `most` times where it repeats; returns the steps run.
 
-        may_go_on: asked before every repetition, with the steps that the device still has to do; False when
-                   the budget's time is over.
+        may_go_on: called before every repetition with the steps still queued on the device; False when the
+                   budget's time is over.
         """
         self._scheduler.write(plan, self.rows, self._written)
         self.rows.block.copy_(self._staging, non_blocking=True)
         started = self._clock()
         if self.repeats and plan.is_repeatable:
-            steps = self._repeat(plan, min(most, plan.tokens_left), may_go_on)
+            left = min(g.request.task.max_tokens - len(g.request.tokens) for g in plan.grants)
+            steps = self._repeat(plan, min(most, left), may_go_on)
         else:
             logits = self._model.extend(self.rows)
             if self.rows.wanted == 0 and self._running is not None:
-                # Nothing is read back, so nothing would wait: neither the next write to the staging
-                # block for its copy, nor the clock for the step.
+                # Nothing is read back: without this, the next write to the staging block would not wait for
+                # its copy, nor the clock for the step.
                 torch.cuda.current_stream(self._model.device).synchronize()
             self._scheduler.absorb(plan, self._choose(plan, logits))
             steps = 1
@@ -74,7 +74,7 @@ class StepRunner:
         while True:
             token = choose_greedy(self._model.extend(rows))
             picks.append(token)
-            if len(picks) == most or not self._keep_pace(may_go_on):
+            if len(picks) == most or not self._throttle(may_go_on):
                 break
             rows.token[live] = token
             rows.position[live] += 1
@@ -86,7 +86,7 @@ class StepRunner:
             self._running.clear()
         return len(picks)
 
-    def _keep_pace(self, may_go_on: Callable[[int], bool]) -> bool:
+    def _throttle(self, may_go_on: Callable[[int], bool]) -> bool:
         """Stay at most one step ahead of the device, so that a due tick waits for no more."""
         if self._running is None:
             return may_go_on(0)
@@ -106,15 +106,14 @@ class StepRunner:
                 sampled.append((at, grant.request))
             at += grant.wanted
         if sampled:
-            numbers = torch.tensor(
-                [
-                    (r.task.temperature, r.task.top_p,
-                     draw_uniform(r.task.seed, r.encoded.observation.stamp, r.task.kind, len(r.tokens)))
-                    for _, r in sampled
-                ],
-                device=logits.device,
-            )  # fmt: skip
+            numbers = torch.tensor([_list_sampling(request) for _, request in sampled], device=logits.device)
             at_rows = torch.tensor([row for row, _ in sampled], device=logits.device)
             chosen[at_rows] = choose_sampled(logits[at_rows], *numbers.unbind(1))
         picks: list[int] = chosen.tolist()
         return picks
+
+
+def _list_sampling(request: TextRequest) -> tuple[float, float, float]:
+    """Temperature, top_p and the random number of a request's next token."""
+    task, stamp = request.task, request.encoded.observation.stamp
+    return task.temperature, task.top_p, draw_uniform(task.seed, stamp, task.kind, len(request.tokens))

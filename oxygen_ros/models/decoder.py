@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stack of decoder blocks over a K/V pool: prefixes go in, rows of text continue them.
+"""A stack of decoder blocks over a K/V pool: prefill of prefixes, rows of text.
 
 For backbones whose state is keys and values. Embeddings and logits are the family's.
 """
@@ -44,14 +44,14 @@ class Decoder:
     ) -> torch.Tensor:
         """Keys and values of a prefix [P, width] into the pool's `places`; returns the residual stream.
 
-        bias: [P] -inf for tokens that nobody may see; or per query, see `attend` (causal prefixes)
+        bias: [P] -inf for tokens that no query may see; or per query, see `attend` (causal prefixes)
         turn: of the tokens' positions; default 0, 1, 2, ...
 
-        Without `with_hidden` the last block stops at its keys and values: readers take no more of it.
+        Without `with_hidden` the last block stops at its keys and values; readers need no more.
         """
         count = x.shape[0]
         if self._is_packed and count % PACKED_ROWS and turn is None and (bias is None or bias.dim() == 1):
-            # oneDNN makes a kernel for each number of rows it meets, which takes longer than running it.
+            # oneDNN creates a kernel for each new number of rows, which takes longer than running it.
             x = F.pad(x, (0, 0, 0, -count % PACKED_ROWS))
             bias = x.new_zeros(count) if bias is None else bias
             bias = F.pad(bias, (0, x.shape[0] - count), value=float("-inf"))
@@ -82,7 +82,7 @@ class Decoder:
         return x
 
     def create_kernels(self, max_rows: int, prefixes: Sequence[int]) -> None:
-        """Run packed layers once with every number of rows that can occur: oneDNN then has its kernels.
+        """Run packed layers once with every number of rows that can occur, for oneDNN to create its kernels.
 
         prefixes: the numbers of tokens that prefixes can have
         """

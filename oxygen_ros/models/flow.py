@@ -78,7 +78,7 @@ def integrate(
 
     velocity(x, step) is the network's [H, D] in float32. The guide pulls the clean actions that x would end
     at towards `guide.previous` where its weights say so.
-    weights: [S] `flow.guidance_weights` where they must be read on the device; default: worked out here
+    weights: [S] `flow.guidance_weights` where they must be read on the device; default: computed here
     """
     x, dt = noise, flow.step
     descends = flow.noise_at == 1.0

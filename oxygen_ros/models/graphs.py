@@ -18,17 +18,17 @@ _WARM_UP = 3
 
 
 class Capturer(Protocol):
-    """Turns work into something that repeats it.
+    """Turns work into a call that repeats it.
 
     The work reads and writes static tensors only: same addresses, same shapes, no look at a value.
-    What `capture` returns runs it and gives its output, which stands until any work of this capturer runs.
+    What `capture` returns runs it and gives its output, valid until any work of this capturer runs.
     """
 
     def capture(self, work: Work) -> Work: ...
 
 
 class Eager:
-    """Captures nothing: a run is the work itself, done again. Tests on CPUs see what a graph computes."""
+    """Captures nothing: a run is the work itself. For tests of captured work on CPUs."""
 
     def capture(self, work: Work) -> Work:
         return work
@@ -37,14 +37,14 @@ class Eager:
 class CudaGraphs:
     """Captures CUDA graphs; all of one capturer share the memory of their intermediate results.
 
-    They may: they run one after the other, on one stream. The memory goes with the last of them, and torch
-    takes its handle no second time: a capturer is for one set of programs.
+    They run one after the other, on one stream. The memory is freed with the last of them, and torch does not
+    take its handle again: a capturer is for one set of programs.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._memory = torch.cuda.graph_pool_handle()
-        # One for all captures: what one has freed, the allocator gives to others of the same stream only.
+        # One for all captures: the allocator reuses freed memory only within a stream.
         self._aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def capture(self, work: Work) -> Work:
@@ -66,7 +66,7 @@ class CudaGraphs:
             except RuntimeError as error:
                 if error.__context__ is None:
                     raise
-                # A capture that failed cannot be ended either: that error hides the one that counts.
+                # Ending a failed capture fails too, and that error hides the first one.
                 raise RuntimeError(f"{error.__context__}; {error}") from error
 
         def replay() -> torch.Tensor:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fitting a camera image into the square a vision tower sees: its proportions are kept, the rest is black.
+"""Fits a camera image into the square input of a vision tower: proportions are kept, the rest is black.
 
 Two rules, because checkpoints were trained with two: Pillow's on the host (openpi), torch's on the device
 (lerobot).

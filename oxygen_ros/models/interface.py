@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface a model family implements, and the few values that cross it.
 
-The engine knows models only through this file. The families it was designed against (pi05 is implemented;
-the others were checked on paper against their reference data):
+The engine uses models only through this file. The families it was designed for (pi05 is implemented; the
+others were checked on paper against their reference data):
 
 =============== ============================ =========================== ===========================
 family          `encode` leaves in the slot  `denoise` reads             `extend` reads
@@ -24,8 +24,8 @@ recurrent       the state after the prefix   that state                  a copy 
 (hybrid) models                                                          slot: `fork`; no rewinding
 =============== ============================ =========================== ===========================
 
-Several heads on one backbone are several experts of one model. What lies in a slot is the family's business:
-the engine hands out slot numbers and never looks inside.
+Several heads on one backbone are several experts of one model. The content of a slot is private to the
+family: the engine only assigns slot numbers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ExpertSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """What the engine and the robot side must know of a model; fixed after load.
+    """What the engine and the robot side need of a model; fixed after load.
 
     family:      name of the family, e.g. "pi05"
     cameras:     camera names, in the model's order; a camera absent from an observation is masked
@@ -171,7 +171,8 @@ class Rows:
 
 
 class Model(ABC):
-    """One model family, loaded. All calls come from one thread: the engine's owner."""
+    """One model family, loaded. All calls come from one thread: the engine's owner. Methods that compute run
+    under `torch.inference_mode()`, which the family sets."""
 
     spec: ModelSpec
     device: torch.device
@@ -182,12 +183,11 @@ class Model(ABC):
         """Make the static pools. Called once, before the first `encode`; drops earlier pools."""
 
     def prepare(self, inputs: Any) -> str:
-        """Make ready for prefixes like `inputs`, which `process` made: capture device programs (CUDA graphs),
-        let kernels be created for every size that can occur.
+        """Prepare for prefixes like `inputs`, from `process`: capture device programs (CUDA graphs), create
+        kernels for every size that can occur.
 
-        Called once after `allocate`, before the first real tick; what stands in the pools is lost. Returns
-        why passes are slower here than they need be (nothing could be captured; a build of torch lacks an
-        operator); "" when all is well.
+        Called once after `allocate`, before the first tick; the content of the pools is lost. Returns why
+        passes are slower than necessary (no capture; a build of torch lacks an operator), else "".
         """
         return ""
 
@@ -213,7 +213,7 @@ class Model(ABC):
     ) -> torch.Tensor:
         """Actions [H, D] (normalized) of an expert from prefix `slot` and `noise` [H, D].
 
-        The prefix is not changed: a later reader sees what it would have seen before.
+        The prefix is not changed.
         """
 
     @abstractmethod

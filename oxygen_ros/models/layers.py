@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers that transformer families share: rotary positions, norms, gated MLP, a pre-norm attention block.
 
-Arithmetic on [..., tokens, width] without cache or mask. A block is cut in two, `project` and `merge`: every
-reader puts its own attention in between. The options are those of the families in `interface`; the defaults
+Arithmetic on [..., tokens, width] without cache or mask. A block has two halves, `project` and `merge`: each
+reader puts its own attention between them. The options are those of the families in `interface`; the defaults
 are Gemma's.
 """
 
@@ -21,9 +21,6 @@ from torch import nn
 Adapt = Callable[[int, str, torch.Tensor, torch.Tensor], torch.Tensor]
 # Cosines of the tokens' positions, and their sines with the first half's sign turned, from `Rotary.at`
 Turn = tuple[torch.Tensor, torch.Tensor]
-
-
-# -- positions -----------------------------------------------------------------------------------
 
 
 class Rotary:
@@ -66,8 +63,7 @@ class Rotary:
 def rotate(x: torch.Tensor, turn: Turn) -> torch.Tensor:
     """Rotate [..., tokens, heads, head_dim] by `Rotary.at` of the tokens' positions.
 
-    Three passes over the numbers: the halves are not taken apart and put together again. Numbers beyond the
-    rotated ones stay as they are.
+    Three passes over the numbers, without splitting the halves. Numbers beyond the rotated ones stay.
     """
     cos, sin = turn
     dim = cos.shape[-1]
@@ -76,16 +72,13 @@ def rotate(x: torch.Tensor, turn: Turn) -> torch.Tensor:
     return torch.addcmul(x.roll(dim // 2, dims=-1).mul_(sin), x, cos)
 
 
-# -- norms ---------------------------------------------------------------------------------------
-
-
 def rms_norm(
     x: torch.Tensor, eps: float, scale: torch.Tensor, shift: torch.Tensor | None = None
 ) -> torch.Tensor:
     """x / sqrt(mean(x^2) + eps) * scale + shift over the last axis.
 
-    torch's own norm is one kernel on GPUs. On CPUs it is seven, which took a seventh of a small model's
-    chunk, with a rounding between them: there it is computed here, in float32 whatever x is.
+    torch's own norm is one kernel on GPUs. On CPUs it is seven with a rounding between them, a seventh of a
+    small model's chunk: there it is computed here, in float32 whatever x is.
     """
     width = x.shape[-1]
     if x.is_cuda or x.requires_grad:
@@ -149,9 +142,6 @@ class Modulation:
         return self.norm(x, eps, self.scale[step], self.shift[step])
 
 
-# -- linear layers -------------------------------------------------------------------------------
-
-
 class GeluLinear(nn.Linear):
     """A linear layer with the tanh form of the GELU behind it."""
 
@@ -186,9 +176,6 @@ def activate(gate_up: torch.Tensor, *, silu: bool = False) -> torch.Tensor:
     """activation(gate) * up of both halves; the activation is SiLU or the tanh form of the GELU."""
     gate, up = gate_up.chunk(2, dim=-1)
     return (F.silu(gate) if silu else F.gelu(gate, approximate="tanh")) * up
-
-
-# -- blocks --------------------------------------------------------------------------------------
 
 
 class AttentionBlock(nn.Module):
@@ -235,7 +222,7 @@ class AttentionBlock(nn.Module):
         return turned[..., : self.heads, :], turned[..., self.heads :, :], parts[..., -self.kv_heads :, :]
 
     def keys_values(self, x: torch.Tensor, turn: Turn) -> tuple[torch.Tensor, torch.Tensor]:
-        """Only k and v: all that is left of a block whose output nobody reads."""
+        """Only k and v, for a block whose output is not read."""
         both = self.qkv.tail(x, self.heads * self.head_dim)
         k, v = both.view(*both.shape[:-1], -1, self.head_dim).chunk(2, dim=-2)
         return rotate(k if self.k_norm is None else self.k_norm(k), turn), v

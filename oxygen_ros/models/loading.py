@@ -35,7 +35,7 @@ def load_model(
     device:         "cpu", "cuda", "cuda:1", ...
     denoise_steps:  S; default the checkpoint's
     adapters:       PEFT folders of text adapters
-    should_stop:    asked between tensors; when true, LoadInterrupted is raised
+    should_stop:    called between tensors; when true, LoadInterrupted is raised
 
     Raises ModelError naming the file or tensor, what was found, and the cure.
     """
@@ -58,7 +58,12 @@ def load_model(
     family = raw.get("model_type") or raw.get("type")
     if family not in FAMILIES:
         raise ModelError(f'{config}: model family "{family}" is not known; known: {", ".join(FAMILIES)}')
-    load: Callable[..., Model] = import_module(FAMILIES[family]).load
+    try:
+        load: Callable[..., Model] = import_module(FAMILIES[family]).load
+    except ModuleNotFoundError as error:
+        raise ModelError(
+            f"model family {family}: {error}; `make build` (colcon build) installs a new file, pip a package"
+        ) from error
     return load(
         path,
         raw,

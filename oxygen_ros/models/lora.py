@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text adapters: LoRA weights (Hu et al. 2021) added to the rows that ask for them.
 
-They are read from PEFT's folder format. Only text rows pass through them, so no adapter can touch a prefix or
-an action.
+They are read from PEFT's folder format. Only text rows use them: no adapter changes a prefix or an action.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class TextAdapters:
                         f"text adapter {weight_file}: layer {layer} {target} lora_{side} is {found}, "
                         f"this model and rank {rank} need {shape}"
                     )
-                # A row's zero share of somebody else's adapter would be 0 * NaN.
+                # Rows of other adapters would add 0 * NaN.
                 if not pair[side].isfinite().all():
                     raise ModelError(
                         f"text adapter {weight_file}: layer {layer} {target} lora_{side} holds numbers that "
@@ -103,7 +102,7 @@ class TextAdapters:
     def adapt(self, layer: int, fused: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Add each row's own adapter to the output `y` [R, out] of a fused linear with input `x`.
 
-        Shapes do not depend on who uses what: a row of another adapter adds exact zeros.
+        Shapes do not depend on the rows' adapters: a row of another one adds exact zeros.
         """
         for mine, deltas in zip(self._mine, self._deltas, strict=True):
             for delta in deltas.get((layer, fused), ()):

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear layers for a CPU: weights laid out once as oneDNN's kernels read them.
 
-`F.linear` lays weights out anew in every call; of a product of few rows, as all of a robot's are, that is a
-large part. In weights laid out before, the activation and the product with `up` are applied to the float32
-sums while these are in registers: one rounding instead of three. The weights are not kept as the checkpoint
-has them, so that there is no second copy; a packed network can only be run. `oxygen_bench --ablate` measures
-the gain.
+`F.linear` lays weights out in every call, a large part of a product of few rows, as all of a robot's are.
+With weights laid out before, the activation and the product with `up` are applied to the float32 sums in
+registers: one rounding instead of three. The plain weights are not kept, so that there is no second copy; a
+packed network can only be run. `oxygen_bench --ablate` measures the gain.
 
 The operators are torch's own, made for its compiler, and have no public name. So each layer is compared with
-the plain one, and stays plain where a build lacks them or they give anything else.
+the plain one, and stays plain where a build lacks them or results differ.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from oxygen_ros.models.layers import GateUpLinear, GeluLinear
 
 # Rows that weights are laid out for and layers are tried with; the layout serves other numbers as well.
 _ROWS = 64
-# In float32 `F.linear` reads weights of at most so many numbers faster, provided that they lie by input.
+# In float32 `F.linear` is faster for weights of at most so many numbers, stored by input.
 _LARGEST_BY_INPUT = 2**20
 # Largest difference of a packed product from the plain one, relative to the largest number: roundings alone.
 _CLOSE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
@@ -38,7 +37,7 @@ class PackedLinear(nn.Module):
         """activation: "none", "gelu" (its tanh form) or "swish" (SiLU)"""
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        # Buffers, so that those who count a network's memory find them; no state to be saved.
+        # Buffers, so that they count as the network's memory; not saved.
         self.register_buffer("_bias", None if bias is None else bias.detach(), persistent=False)
         self.register_buffer("_weight", _lay_out(weight), persistent=False)
         self._tails: dict[int, torch.Tensor] = {}
@@ -105,10 +104,10 @@ class PackedGateUp(nn.Module):
 def pack(network: nn.Module) -> str:
     """Replace the network's linear layers by packed ones where that is faster: on CPUs, layer by layer.
 
-    Returns why it stays slower than it need be; "" when it does not. On GPUs nothing is done.
+    Returns why it is slower than necessary, else "". On GPUs nothing is done.
     """
     lacks = False
-    # Nothing here holds on to a layer that is replaced: its weights go before the next one's are copied.
+    # No reference to a replaced layer is kept: its weights are freed before the next ones are copied.
     for parent in [module for module in network.modules() if not isinstance(module, nn.Linear)]:
         for name in [name for name, _ in parent.named_children()]:
             layer = parent.get_submodule(name)
@@ -131,7 +130,7 @@ def pack(network: nn.Module) -> str:
 
 
 def is_packed(network: nn.Module) -> bool:
-    """Whether any layer of it is."""
+    """Whether any of its layers is."""
     return any(isinstance(layer, PackedLinear) for layer in network.modules())
 
 

@@ -6,13 +6,13 @@
     prefix:  | tokens (max_prefix) | workspace |
 
 A prefix slot's workspace lets an action expert put its own keys beside the prefix it reads, so that one
-attention call sees both without copying either. Text never reads a workspace. The spare place is for rows of
-nobody, which pad a decode step to a captured size.
+attention call reads both without copying either. Text never reads a workspace. The spare place is for rows
+that pad a decode step to a captured size.
 
 An expert with other heads or sizes than the backbone has a pool of its own over the same prefix slots,
 without suffixes (`heads=0`); `attend_sources` attends to keys of different head counts at once.
 
-Memory and attention only; the engine decides who holds which slot.
+Memory and attention only; the engine assigns the slots.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def attend_by_products(
     """Masked attention on GPUs: q [kv_heads, N, d] -> [kv_heads, N, d]; bias [L] or [N, L].
 
     The fused kernels that take a mask go through all keys on one multiprocessor for each few dozen queries:
-    a decode step over the pool has hardly more, and nearly the whole GPU would stand idle. Products spread
-    the keys over all of it, and which kernels run does not depend on what the build of cuDNN knows.
+    a decode step over the pool has hardly more, so that most of the GPU would be idle. Products spread the
+    keys over all of it, and their kernels do not depend on the build of cuDNN.
     """
     scores = torch.baddbmm(bias, q, keys.mT, alpha=q.shape[-1] ** -0.5)
     return scores.softmax(dim=-1) @ values
@@ -104,7 +104,7 @@ def align(places: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PrefixRun:
-    """Prefixes in neighboring slots with equally many rows each: one product reads them where they are.
+    """Prefixes in neighboring slots with equally many rows each: one product reads them in place.
 
     base:      first place of the first prefix
     prefixes:  how many; `length`: tokens of the longest
@@ -122,7 +122,7 @@ class PrefixRun:
 
 @dataclass(slots=True)
 class RowView:
-    """What the attention of one `extend` needs in every layer, worked out once.
+    """What the attention of one `extend` needs in every layer, computed once.
 
     place:   [R] place in the pool that each row's own K/V goes to
     runs:    prefixes that one product reads together; empty for attention over the whole pool
@@ -164,14 +164,14 @@ class KvPool:
         self.suffix_tokens = capacity.suffix_tokens
         self.suffix_base = capacity.prefixes * self.prefix_stride
         places = align(self.suffix_base + suffixes * capacity.suffix_tokens + (1 if heads else 0))
-        # Zeros, not empty: a masked place still meets its zero weight, and 0 * NaN is NaN.
+        # Zeros, not empty: a masked place is still multiplied by zero, and 0 * NaN is NaN.
         self.keys = torch.zeros(layers, kv_heads, places, head_dim, device=device, dtype=dtype)
         self.values = torch.zeros_like(self.keys)
         self.over_pool = over_pool
         self._groups = heads // kv_heads
-        # The fields of a row of nobody, see Rows: its suffix slot begins at the spare place.
-        self.nobody = torch.zeros(len(Rows.FIELDS), 1, dtype=torch.int64, device=device)
-        self.nobody[Rows.FIELDS.index("suffix_slot")] = suffixes
+        # The fields of a row that pads a step, see Rows: its suffix slot begins at the spare place.
+        self.padding_row = torch.zeros(len(Rows.FIELDS), 1, dtype=torch.int64, device=device)
+        self.padding_row[Rows.FIELDS.index("suffix_slot")] = suffixes
         self._lengths = [0] * capacity.prefixes
         self._lengths_on_device = torch.zeros(capacity.prefixes, dtype=torch.int64, device=device)
         self._column = torch.arange(capacity.suffix_tokens, device=device)
@@ -199,13 +199,13 @@ class KvPool:
         return slice(base, base + self._lengths[slot] + workspace)
 
     def clear(self, places: slice) -> None:
-        """Leave zeros. Attention over the whole pool multiplies what it may not see by a zero weight, so
-        one place that is not finite, left by a chunk that ran away, would end every text in it."""
+        """Write zeros. Attention over the whole pool multiplies masked places by zero, so one value that is
+        not finite, left by a diverged chunk, would make every text NaN."""
         self.keys[:, :, places] = 0
         self.values[:, :, places] = 0
 
     def view(self, rows: Rows) -> RowView:
-        """Work out the attention of a step; see RowView."""
+        """Prepare the attention of a step; see RowView."""
         live = slice(0, rows.count)
         start = self.suffix_base + rows.suffix_slot[live] * self.suffix_tokens
         place = start + rows.write_at[live]
@@ -263,18 +263,15 @@ class KvPool:
 
     def attend_rows(self, layer: int, q: torch.Tensor, view: RowView) -> torch.Tensor:
         """Rows q [R, heads, d] over their prefixes and suffixes -> [R, heads * d]."""
+        keys, values = self.keys[layer], self.values[layer]
         if view.bias is not None:
-            return attend(q, self.keys[layer], self.values[layer], view.bias)
-        return self._attend_runs(layer, q, view)
-
-    def _attend_runs(self, layer: int, q: torch.Tensor, view: RowView) -> torch.Tensor:
+            return attend(q, keys, values, view.bias)
         assert view.suffix is not None
         assert view.unseen is not None
-        keys, values = self.keys[layer], self.values[layer]
         count, heads, dim = q.shape
         kv_heads = keys.shape[0]
         grouped = (q * dim**-0.5).view(count, kv_heads, -1, dim).transpose(0, 1)  # [kv, R, groups, d]
-        # Keys stand on the left: in bfloat16 a product copies what it takes transposed, and they are many.
+        # Keys are the left operand: in bfloat16 a product copies its transposed operand, and they are large.
         suffix_scores = (keys[:, view.suffix] @ grouped.mT).mT  # [kv, R, groups, longest]
         suffix_scores.masked_fill_(view.unseen[None, :, None], float("-inf"))
         out = torch.empty_like(grouped)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processors share on the host: observations checked, action spaces read, numbers normalized, copies to
-a device."""
+"""What processors share on the host: checks, action spaces, normalization, copies to a device."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ STATE_BINS = 256
 def pick_cameras(observation: Observation, cameras: Sequence[str]) -> list[str]:
     """Names of the cameras that are there, in the model's order.
 
-    Raises ValueError for a camera the model does not know, for none at all, and for what is no image.
+    Raises ValueError for a camera the model does not have, for none at all, and for what is no image.
     """
     unknown = [name for name in observation.images if name not in cameras]
     if unknown:
@@ -53,7 +52,7 @@ def check_joints(observation: Observation, joints: Sequence[str]) -> None:
 def read_action_space(where: str, entries: Any, joints: Sequence[str]) -> ActionSpace:
     """The action space of a checkpoint's "components" entry: a list of ActionComponent's fields.
 
-    Raises ModelError, with `where` in front, for components that cannot be and joints that are not `joints`.
+    Raises ModelError, with `where` in front, for invalid components and joints that are not `joints`.
     """
     try:
         components = [ActionComponent(**{**entry, "kind": ComponentKind(entry["kind"])}) for entry in entries]
@@ -85,7 +84,7 @@ class Quantiles:
 
     @classmethod
     def read(cls, stats: Mapping[str, Any], name: str, size: int) -> Quantiles:
-        """The entry `name` of norm_stats.json. Raises ModelError for one that is missing or cannot be."""
+        """The entry `name` of norm_stats.json. Raises ModelError for a missing or invalid one."""
         if name not in stats:
             raise ModelError(f'norm_stats.json has no "{name}" (it has: {", ".join(stats)})')
         found = {}
@@ -107,7 +106,7 @@ class Quantiles:
 
     @property
     def _span(self) -> NDArray[np.float64]:
-        # A joint that never moved has no span; lerobot divides by 1e-8 there. A smaller one is none either.
+        # lerobot divides by 1e-8 where a joint is constant in the data; smaller spans count as that.
         span: NDArray[np.float64] = np.maximum(self.q99 - self.q01, 1e-8)
         return span
 
@@ -121,7 +120,7 @@ class Quantiles:
 class HostToDevice:
     """Copies arrays to a GPU through one pinned buffer, made once. The model's thread owns it.
 
-    From ordinary memory a copy stops the host until it is done, and the driver pins memory each time.
+    A copy from pageable memory blocks the host, and the driver pins memory each time.
     """
 
     def __init__(self) -> None:

@@ -5,8 +5,8 @@
     denoise:  one program for each expert, the whole loop of S steps, guided or not
     extend:   one program for each bucket of rows
 
-Padding stands behind what it pads: positions are unchanged and nobody sees it. Padded rows of text are rows
-of nobody, in the pool's spare place. Capturing itself is in `graphs`.
+Padding follows what it pads: positions are unchanged and no query sees it. Rows that pad a step use the
+pool's spare place. Capturing itself is in `graphs`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def prompt_buckets(most: int) -> list[int]:
 
 
 class StaticPasses(Protocol):
-    """A family's passes over static tensors of its own. `stage` and `aim` fill these tensors on the host's
-    word; the other methods are captured: same addresses, same shapes, no look at a value.
+    """A family's passes over its own static tensors. `stage` and `aim` fill these tensors from the host; the
+    other methods are captured: same addresses, same shapes, no read of a value.
 
-    buckets:  prompt lengths that `prefill` is captured for
-    nobody:   [fields, 1] a row of nobody, see KvPool
+    buckets:      prompt lengths that `prefill` is captured for
+    padding_row:  [fields, 1], see KvPool
     """
 
     buckets: list[int]
-    nobody: torch.Tensor
+    padding_row: torch.Tensor
 
     def stage(self, inputs: Any, slot: int) -> int | None:
         """Fill in a prefix's inputs; its bucket, or None where no program fits them."""
@@ -55,7 +55,7 @@ class StaticPasses(Protocol):
 
 
 class StaticPrefix:
-    """Where the prefix at hand stands in its pool, in tensors that captured work reads.
+    """The place of the current prefix in its pool, in tensors that captured work reads.
 
     base, length, position:  int64 []: first place, tokens, first position after it
     column:                  int64 [most]: 0, 1, 2, ...
@@ -102,7 +102,10 @@ class Programs:
         self._rows: dict[int, Rows] = {}
         self._extends: dict[int, Work] = {}
         for count in ROW_BUCKETS:
-            rows = self._rows[count] = self._make_rows(count, device)
+            rows = self._rows[count] = Rows(count, device)
+            rows.block[:] = passes.padding_row
+            # Logits for each row: the table is read once whatever their number.
+            rows.count = rows.wanted = count
             self._extends[count] = capturer.capture(lambda rows=rows: passes.extend(rows))  # type: ignore[misc]
             if count >= max_rows:
                 break
@@ -121,21 +124,14 @@ class Programs:
         return self._denoises[expert].run(noise, guide)
 
     def extend(self, rows: Rows) -> torch.Tensor:
-        """Logits [rows.wanted, vocabulary]; they stand until any program runs."""
+        """Logits [rows.wanted, vocabulary]; valid until any program runs."""
         bucket = next(b for b in self._extends if rows.count <= b)
         static = self._rows[bucket]
         static.block[:, : rows.count] = rows.block[:, : rows.count]
-        static.block[:, rows.count :] = self._passes.nobody
-        # Beyond what is wanted stands what earlier steps wanted.
+        static.block[:, rows.count :] = self._passes.padding_row
+        # Entries of earlier steps lie beyond those wanted now.
         static.wants_logits[rows.wanted :] = 0
         return self._extends[bucket]()[: rows.wanted]
-
-    def _make_rows(self, count: int, device: torch.device) -> Rows:
-        """Rows of nobody, with logits for each: the table is read once whatever their number."""
-        rows = Rows(count, device)
-        rows.block[:] = self._passes.nobody
-        rows.count = rows.wanted = count
-        return rows
 
 
 class _Denoise:
@@ -172,5 +168,5 @@ class _Denoise:
                 pulls = self._flow.guidance_weights(most)
                 self._known_pulls = {most: torch.tensor(pulls, device=self._pulls.device)}
             self._pulls.copy_(self._known_pulls[most])
-        # The next run writes over its output.
+        # The next run overwrites its output.
         return self._run().clone()

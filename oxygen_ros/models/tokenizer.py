@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text to token ids and back, by the tokenizer.json of a checkpoint folder.
 
-Two kinds of text: a prompt template, whose special tokens are honored, and words that a person or the model
-said, in which nothing is parsed for special tokens.
+Special tokens are honored in prompt templates, never in text from a person or the model.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from oxygen_ros.models.errors import ModelError
 
 
 class TextTokenizer:
-    """A tokenizer as the network's embeddings know it."""
+    """A tokenizer for a network with embeddings of some ids."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: int, special: Collection[int] = ()) -> None:
         """vocabulary: ids the network has an embedding for; special: ids that `decode` leaves out
@@ -37,8 +36,7 @@ class TextTokenizer:
                 f"tokenizer.json has {count} ids, the network's vocabulary only "
                 f"{vocabulary}: they belong to different checkpoints"
             )
-        # The file keeps its maker's settings. Here a text is never cut or padded, and a "<eos>" that
-        # somebody says is five letters.
+        # Replace the file's settings: no text is cut or padded, and a person's "<eos>" is five letters.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True
@@ -56,7 +54,7 @@ class TextTokenizer:
         return found
 
     def encode(self, text: str) -> list[int]:
-        """Ids of words: what spells a special token is letters."""
+        """Ids of plain text: a special token spelled in it is letters."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
@@ -81,10 +79,10 @@ class TextTokenizer:
 
     def detokenize(self, ids: Sequence[int]) -> str:
         """Text of token ids, see `Model.detokenize`."""
-        words = [i for i in ids if i < self._size and i not in self._left_out]
-        # Whoever echoes the topic shows this on a terminal: no control characters. Spaces of other
-        # scripts and joiners stay, though Python calls them unprintable too.
-        shown = (c for c in self._tokenizer.decode(words) if category(c) != "Cc" or c in "\n\t")
+        kept = [i for i in ids if i < self._size and i not in self._left_out]
+        # A terminal may show the text: no control characters. Spaces of other scripts and joiners stay,
+        # which Python counts as unprintable too.
+        shown = (c for c in self._tokenizer.decode(kept) if category(c) != "Cc" or c in "\n\t")
         # A text follows its prompt's space. Its end is kept: a stop text may be white space.
         return "".join(shown).lstrip()
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights of a checkpoint folder into a network's fused weights, checked one tensor at a time.
 
-safetensors only. Which of our tensors comes from which tensors of the files is each family's table.
+safetensors only. Each family has a table of our tensors and their sources in the files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from oxygen_ros.models.errors import LoadInterrupted, ModelError
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where one of our tensors comes from: checkpoint tensors, put one under the other.
+    """Where one of our tensors comes from: checkpoint tensors, concatenated by rows.
 
     rows:      of each of them; (): equal parts
     plus_one:  a norm weight, stored as an offset from one
@@ -47,7 +47,7 @@ class Layout:
     family:   its name, for messages
     sources:  our tensor names with their sources
     prefix:   in front of some checkpoints' tensor names; left out
-    tied:     (tensor, the one that stands for it where a file lacks it)
+    tied:     (tensor, the one that replaces it where a file lacks it)
     unused:   tensors of real checkpoints that nothing reads
     endings:  of further such tensors' names
     """
@@ -166,9 +166,9 @@ def read_weights(
 
 
 def write_weights(network: nn.Module, file: Path, layout: Layout, dtype: torch.dtype) -> None:
-    """`read_weights` undone: a file that it reads."""
+    """The inverse of `read_weights`."""
     save_file(dict(_unfuse(network, layout, dtype)), file)
-    file.chmod(0o644)  # the library writes for the owner alone; a checkpoint is shared
+    file.chmod(0o644)  # the library makes it readable by the owner alone
 
 
 def _unfuse(network: nn.Module, layout: Layout, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:

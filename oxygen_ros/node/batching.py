@@ -3,7 +3,7 @@
 
 rclpy's executor goes over every service, timer and subscription of the node each time it wakes. That takes
 most of a millisecond with the interpreter's lock held, which the worker needs too. Joint states at 500 Hz
-cost a third of it when they are taken every `EVERY`. The executor's thread calls everything.
+cost a third of that when taken every `EVERY`. The executor's thread calls everything.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
-EVERY = 0.02  # s between two looks at a fast topic; messages that come more rarely are taken at once
+EVERY = 0.02  # s between two reads of a fast topic; rarer messages are taken at once
 
 
 class _Gate(MutuallyExclusiveCallbackGroup):
-    """Keeps its subscription out of what the executor waits for."""
+    """Hides its subscription from the executor while closed."""
 
     def __init__(self) -> None:
         group: Any = super()  # untyped there
@@ -37,9 +37,14 @@ class BatchedSubscription:
     """A subscription; `keep` is called with each message, in their order."""
 
     def __init__(
-        self, node: Node, kind: Any, topic: str, profile: QoSProfile, keep: Callable[[Any], None],
+        self,
+        node: Node,
+        kind: Any,
+        topic: str,
+        profile: QoSProfile,
+        keep: Callable[[Any], None],
         events: SubscriptionEventCallbacks,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._node = node
         self._keep = keep
         self._most = int(profile.depth)
@@ -51,7 +56,7 @@ class BatchedSubscription:
         )
 
     def drain(self) -> int:
-        """Take what has come; how many messages that were. Never more than the topic's depth at once."""
+        """Take the waiting messages, at most the topic's depth; returns how many."""
         subscription = self.subscription
         for count in range(self._most):
             # What the executor does for one message.

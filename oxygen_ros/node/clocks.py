@@ -2,9 +2,8 @@
 """ROS time, sim time and the steady clock, and the jumps of the first two.
 
 Stamps are compared on the ROS clock. Periods run on sim time under use_sim_time, else on the steady clock,
-which no administrator and no NTP daemon can set. Watching always runs on the steady clock, so that a /clock
-that stops is noticed. The jump callbacks run in the executor's thread and only set numbers; the worker reads
-them.
+which cannot be set. Watchdogs always run on the steady clock, so that a stopped /clock is noticed. The jump
+callbacks run in the executor's thread and only set numbers; the worker reads them.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from rclpy.clock import ClockChange, JumpThreshold, ROSClock, TimeJump
 from rclpy.duration import Duration
 from rclpy.node import Node
 
-# A backward step smaller than this is the ROS clock being slewed, not a new run [s].
+# A smaller backward step is the ROS clock being slewed, not a new run [s].
 SMALLEST_JUMP = 0.05
 # Without an advance for this long the simulation's clock counts as stopped [s].
 SILENCE = 1.0
-# Simulated time that moves on by more than this at once has left something out [s].
+# A larger forward step of sim time is a leap: no period in it counts as missed [s].
 LEAP = 1.0
 
 
@@ -37,7 +36,7 @@ class Clocks:
         self._jumps = self._leaps = 0
         self._seen = (0, 0)
         self._last_advance = time.monotonic()
-        # (steady, sim) of the last advances, to tell how fast the simulation runs.
+        # (steady, sim) of the last advances, for the speed of the simulation.
         self._advances: deque[tuple[float, float]] = deque(maxlen=64)
         back = Duration(nanoseconds=-int(SMALLEST_JUMP * 1e9))
         ahead = Duration(nanoseconds=1)
@@ -63,15 +62,14 @@ class Clocks:
         return time.monotonic() + (due - self.now()) / self._rate()
 
     def silence(self) -> float:
-        """Seconds (steady) since /clock advanced, when that is long; else 0."""
+        """Seconds (steady) since /clock advanced, when more than SILENCE; else 0."""
         if not self.is_sim:
             return 0.0
         quiet = time.monotonic() - self._last_advance
         return quiet if quiet > SILENCE else 0.0
 
     def take_jumps(self) -> tuple[bool, bool]:
-        """Whether time went back since the last call, and whether sim time moved on by a leap, in which no
-        period was missed. Called by the worker."""
+        """Whether time went back since the last call, and whether sim time leapt. Called by the worker."""
         seen, self._seen = self._seen, (self._jumps, self._leaps)
         return self._seen[0] != seen[0], self._seen[1] != seen[1]
 
@@ -89,7 +87,7 @@ class Clocks:
         self._wake()
 
     def _rate(self) -> float:
-        """Simulated seconds per second, 1.0 while unknown; never so small that a wait would not end."""
+        """Simulated seconds per second, 1.0 while unknown; bounded below, so that a wait ends."""
         advances = list(self._advances)
         if len(advances) < 2:
             return 1.0

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trajectories to the controller, and the hold that stops them.
 
-The one lock of the node is here. The hold must win against a trajectory being published at that moment: the
-worker publishes, and the service's callback latches, under the same lock. It is held for one publication,
-never for inference.
+The node's only lock is here. A hold must win against a trajectory being published at that moment: the worker
+publishes, and the service's callback latches, under the same lock. It covers one publication, no inference.
 """
 
 from __future__ import annotations
@@ -32,24 +31,20 @@ def to_duration(span_ns: int) -> Duration:
 class Commands:
     """Publisher of ~/joint_trajectory.
 
-    holds: so far; the worker sees by it that the controller was told something else
+    is_held:  whether a hold stands; holds: how many there were, by which the worker notices a short one
     """
 
     def __init__(self, node: Node) -> None:
         self._lock = threading.Lock()
         self._publisher = node.create_publisher(JointTrajectory, "~/joint_trajectory", qos.NEWEST)
         self.is_enabled = False
-        self._is_held = False
+        self.is_held = False
         self.holds = 0
-
-    @property
-    def is_held(self) -> bool:
-        return self._is_held
 
     @property
     def may_move(self) -> bool:
         """Whether chunks become trajectories now."""
-        return self.is_enabled and not self._is_held
+        return self.is_enabled and not self.is_held
 
     def send(self, joints: Sequence[str], trajectory: Trajectory) -> None:
         """Publish what is left of a chunk, if moving is allowed. Called by the worker.
@@ -76,10 +71,10 @@ class Commands:
         newest:    joint states, the newest last
         reach_in:  seconds the controller is given for the point
 
-        Returns in words what was done.
+        Returns what was done, for the service's response.
         """
         with self._lock:
-            self._is_held = True
+            self.is_held = True
             self.holds += 1
             if not self.is_enabled:
                 return "held; commands are not enabled, so no point was published"
@@ -100,7 +95,7 @@ class Commands:
     def release(self) -> str:
         """Let chunks become trajectories again. Called by the executor."""
         with self._lock:
-            was_held, self._is_held = self._is_held, False
+            was_held, self.is_held = self.is_held, False
         return "released" if was_held else "was not held"
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One control tick: decode, act, limit and publish the chunk, then advance the text. No ROS.
 
-The chunk leaves before any text advances. When a tick runs, and what happens when one fails, is worker.py.
-One thread, the worker, calls everything.
+The chunk leaves before any text advances. worker.py decides when a tick runs and handles its errors; its
+thread calls everything.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ChunkPublisher(Protocol):
 
 
 class Commander(Protocol):
-    """Where trajectories go. is_held: a person stopped the robot; holds: how often so far; may_move: whether
+    """Where trajectories go. is_held: the robot is on hold; holds: how often it was so far; may_move: whether
     trajectories are published now."""
 
     @property
@@ -94,7 +94,7 @@ class ControlLoop:
     ) -> dict[str, NDArray[np.uint8]]:
         """Images by camera; an optional camera's that cannot be read is left out.
 
-        topics: camera -> topic; blame: told the camera and what is wrong with its image
+        topics: camera -> topic; blame: called with the camera and what is wrong with its image
 
         Raises Undecodable for a required camera.
         """
@@ -117,19 +117,22 @@ class ControlLoop:
         times:   known so far
         due:     when the next tick is due on the engine's clock [s]; None if none comes by itself
 
-        Whatever is raised leaves the slots consistent; call `stop` then.
+        An error leaves the slots consistent; call `stop` then.
         """
         stamp, expert = inputs.stamp_ns, self._experts[self.layout.expert]
         holds = self.commander.holds
         if self.commander.is_held or holds != self._holds:
-            # While held, and at the first tick after, nothing of an earlier chunk will have been executed.
+            # While held, and at the first tick after, no earlier chunk is being executed.
             self._joiner.forget()
         self._holds = holds
         leftover = self._joiner.find_leftover(stamp, inputs.joints, expert.horizon, expert.step)
         started = self.session.begin(stamp, images, inputs.joints, leftover)
         began = time.monotonic()
         chunk = self._publish(self.layout.expert, started.actions, inputs, started.tick)
-        times = replace(times, publish=time.monotonic() - began)
+        phases = self.session.engine.phases
+        seconds = time.monotonic() - began
+        chunk_seconds = phases.process + phases.prefill + phases.denoise + seconds
+        times = replace(times, publish=seconds, chunk=chunk_seconds)
         others = tuple(
             self._publish(at, self.session.act(at), inputs, started.tick) for at in self.layout.other_experts
         )
@@ -193,7 +196,7 @@ class ControlLoop:
         return record
 
     def _command(self, chunk: Chunk, observed: NDArray[np.float64]) -> None:
-        """The published chunk for a controller, joined to what the controller follows now."""
+        """Send the published chunk to the controller, joined to the trajectory that it follows now."""
         commander, joiner = self.commander, self._joiner
         holds = commander.holds
         if holds != self._holds or not commander.may_move:
@@ -205,7 +208,7 @@ class ControlLoop:
                 trajectory = joiner.join(chunk, observed, self.now_ns())
                 commander.send(chunk.space.joints, trajectory)
         except ChunkError:
-            # Too late for the controller: it goes on with the trajectory before.
+            # Too late for the controller: it continues the last trajectory.
             trajectory = joiner.trajectory
             raise
         finally:
@@ -215,9 +218,7 @@ class ControlLoop:
 
 def _decode(message: Any, transport: str, topic: str) -> NDArray[np.uint8]:
     """message: has the fields of a sensor_msgs/CompressedImage or, where transport is "raw", of an Image"""
+    m = message
     if transport == "compressed":
-        return decode_compressed(message.format, message.data, topic)
-    return decode_image(
-        message.encoding, message.height, message.width, message.step, message.is_bigendian,
-        message.data, topic,
-    )  # fmt: skip
+        return decode_compressed(m.format, m.data, topic)
+    return decode_image(m.encoding, m.height, m.width, m.step, m.is_bigendian, m.data, topic)

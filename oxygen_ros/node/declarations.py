@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of parameters on a node: declaring, overrides from files, changes at run time.
 
-A wrong parameter never ends the node: what is wrong with an override is kept, configure fails with it, and
-setting the parameter right cures it. All methods run in the executor's thread.
+A wrong parameter never ends the node: the problem is kept, configure fails with it, and setting the parameter
+cures it. All methods run in the executor's thread.
 """
 
 from __future__ import annotations
@@ -17,20 +17,26 @@ from rclpy.parameter import Parameter
 from oxygen_ros.node.parameters import FIXED, ParameterProblem, Row, explain_unknown, find_rows
 
 _TYPES = {
-    "bool": Parameter.Type.BOOL, "int": Parameter.Type.INTEGER, "double": Parameter.Type.DOUBLE,
-    "string": Parameter.Type.STRING, "strings": Parameter.Type.STRING_ARRAY,
-}  # fmt: skip
+    "bool": Parameter.Type.BOOL,
+    "int": Parameter.Type.INTEGER,
+    "double": Parameter.Type.DOUBLE,
+    "string": Parameter.Type.STRING,
+    "strings": Parameter.Type.STRING_ARRAY,
+}
 # Declared by rclpy itself, or read by it without declaring.
 _OF_RCLPY = ("use_sim_time", "start_type_description_service", "qos_overrides.")
 
 
 class Declarations:
-    """The node's parameters. `values` holds the checked ones, `problems` what is wrong by name."""
+    """The node's parameters. `values` has the checked ones, `problems` what is wrong, by name."""
 
     def __init__(
-        self, node: Node, may_change: Callable[[], bool], expect: Callable[[str, Any], None],
+        self,
+        node: Node,
+        may_change: Callable[[], bool],
+        expect: Callable[[str, Any], None],
         changed: Callable[[str, Any], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """may_change:  whether parameters that are read at configure may be set now
         expect:      raises ParameterProblem when a live parameter may not have a value now
         changed:     called after a live parameter was set, with its name and value
@@ -40,10 +46,10 @@ class Declarations:
         self._expect = expect
         self._changed = changed
         self._rows: dict[str, Row] = {}
-        self._set: set[str] = set()  # what somebody set, by override or later
+        self._set: set[str] = set()  # names that were set, by an override or later
         self.values: dict[str, Any] = {}
         self.problems: dict[str, str] = {}
-        # rclpy has no public look at the overrides; declaring them blindly would fix wrong types for good.
+        # rclpy has no public access to the overrides; declaring them unchecked would fix wrong types.
         self._overrides = {name: item.value for name, item in node._parameter_overrides.items()}
         rows = find_rows(self._overrides)
         self.declare(rows.values())
@@ -55,7 +61,7 @@ class Declarations:
         node.add_post_set_parameters_callback(self._take)
 
     def declare(self, rows: Iterable[Row]) -> None:
-        """Declare rows, those there already excepted. A wrong override is kept as a problem."""
+        """Declare the rows that are not declared yet. A wrong override is kept as a problem."""
         for row in rows:
             if row.name in self._rows:
                 continue
@@ -69,7 +75,7 @@ class Declarations:
             self._rows[row.name] = row
             self.values[row.name] = value
             if value == []:
-                # rclpy cannot tell the type of an empty list: declared by type first, then given its value.
+                # rclpy cannot infer the type of an empty list: declare by type, then set the value.
                 kind = _TYPES[row.type]
                 self._node.declare_parameter(row.name, kind, _describe(row), ignore_override=True)
                 self._node.set_parameters([Parameter(row.name, kind, [])])
@@ -77,7 +83,7 @@ class Declarations:
                 self._node.declare_parameter(row.name, value, _describe(row), ignore_override=True)
 
     def given(self) -> dict[str, Any]:
-        """What somebody set. Cameras and joints at their defaults are left out: a model may lack them."""
+        """The values that were set. Cameras and joints at defaults are left out: a model may lack them."""
         return {
             name: value
             for name, value in self.values.items()
@@ -95,7 +101,7 @@ class Declarations:
             raise ParameterProblem("; ".join(wrong))
 
     def _declare_unknown(self, name: str) -> None:
-        # Declared with a free type, so that `ros2 param delete` is a cure without a restart.
+        # Declared with a free type, so that `ros2 param delete` works without a restart.
         self.problems[name] = explain_unknown(name, self._rows)
         self._node.declare_parameter(
             name,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an error has cost the process its GPU. No ROS."""
+"""Whether the process has lost its GPU. No ROS."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 
 def is_device_lost(device: torch.device, error: BaseException) -> bool:
-    """Whether a CUDA error has left the context unable to compute: then even waiting for it fails."""
+    """Whether a CUDA error has made the context unusable: then even a synchronization fails."""
     if device.type != "cuda" or isinstance(error, torch.cuda.OutOfMemoryError):
         return False
     try:

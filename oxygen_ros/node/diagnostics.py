@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/diagnostics: what is well and what is not, by name and reason.
+"""/diagnostics: the state of each part, with its reason.
 
 Any thread may report (a dict entry is replaced whole). The executor publishes, every PERIOD and at once when
 a level changes.
@@ -20,7 +20,7 @@ from oxygen_ros.node.commands import to_time
 
 OK, WARN = DiagnosticStatus.OK, DiagnosticStatus.WARN
 ERROR, STALE = DiagnosticStatus.ERROR, DiagnosticStatus.STALE
-# s between two messages; QoS that does not fit is looked for then, and must be reported within a second.
+# s between two messages; QoS mismatches are looked for then, and must be reported within a second.
 PERIOD = 0.5
 SILENT_FOR = 5.0  # s before a part's level is logged again
 PARTS = ("inputs", "control", "text", "model")
@@ -48,10 +48,15 @@ class Diagnostics:
         self._logged: dict[tuple[str, bytes], float] = {}
 
     def report(
-        self, part: str, level: bytes, message: str, values: Mapping[str, object] | None = None,
-        *, is_logged: bool = False,
-    ) -> None:  # fmt: skip
-        """Replace the report of a part. is_logged: the log says it already, or will in other words."""
+        self,
+        part: str,
+        level: bytes,
+        message: str,
+        values: Mapping[str, object] | None = None,
+        *,
+        is_logged: bool = False,
+    ) -> None:
+        """Replace the report of a part. is_logged: it is logged elsewhere."""
         before = self._reports[part]
         self._reports[part] = Report(level, message, values or {})
         if level == before.level:
@@ -61,7 +66,7 @@ class Diagnostics:
             self._log(part, before.level, level, message)
 
     def _log(self, part: str, before: bytes, level: bytes, message: str) -> None:
-        """One line now and then for what comes and goes many times a second; /diagnostics has it all."""
+        """At most one line of a level in SILENT_FOR seconds; /diagnostics has every change."""
         now = time.monotonic()
         if now < self._logged.get((part, level), -math.inf) + SILENT_FOR:
             return
@@ -77,7 +82,7 @@ class Diagnostics:
         self._logged[part, level] = now
 
     def publish(self, extra: Mapping[str, Mapping[str, str]]) -> None:
-        """Publish all parts. extra: part -> what is wrong besides, by key; raises its level to WARN."""
+        """Publish all parts. extra: part -> further problems by key; they raise its level to WARN."""
         message = DiagnosticArray()
         message.header.stamp = to_time(int(self._node.get_clock().now().nanoseconds))
         for part, report in self._reports.items():

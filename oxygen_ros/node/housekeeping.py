@@ -2,19 +2,18 @@
 """Garbage collection between ticks, never inside one. No ROS.
 
 Python collects cycles whenever enough objects were made, in whatever thread made the last one. Over a heap
-with a model in it that takes tens of milliseconds. While a worker runs, what lives at its start is set aside
-(it stays for good), automatic collection is off for the process, and the worker collects when it has time.
+with a model in it that takes tens of milliseconds. While a worker runs, objects that exist at its start are
+frozen, automatic collection is off for the process, and the worker collects when it has time.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from types import TracebackType
 from typing import Self
 
-# Container objects made and not freed: below the first a collection is not worth it; from the second on it
-# is made whatever the time, so that memory stays bounded where no tick leaves a pause.
+# Container objects made and not freed: no collection below the first number; always one from the second on,
+# so that memory stays bounded where no tick leaves a pause.
 WORTH_IT = 2_000
 TOO_MANY = 100_000
 
@@ -22,7 +21,7 @@ TOO_MANY = 100_000
 class Housekeeper:
     """One worker's collector, from the first tick to the last.
 
-    collections:  made so far; `forced`: of these, without a pause that was long enough
+    collections:  made so far; `forced`: those of them without a long enough pause
     """
 
     def __init__(self) -> None:
@@ -37,18 +36,16 @@ class Housekeeper:
         self._collect()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         gc.enable()
         gc.unfreeze()
 
     def rest(self, pause: float) -> float:
-        """Use a pause of so many seconds, or none of it; returns what is left of it."""
+        """Collect in a pause of so many seconds if it is worth it; returns the rest of the pause."""
         made = gc.get_count()[0]
         if made < WORTH_IT:
             return pause
-        # Twice the last one's time: the next may find more.
+        # Twice the last one's time: the next may take longer.
         has_time = pause > 2 * self._cost
         if not has_time and made < TOO_MANY:
             return pause

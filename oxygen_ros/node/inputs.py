@@ -2,8 +2,8 @@
 """Subscriptions: cameras, joints, instruction, question. They only store.
 
 Callbacks run in the executor's thread. They put the message into a bounded deque and return; appending and
-popping are atomic in CPython, so no lock is needed. The worker takes the messages out with `drain` and does
-everything else: decoding, synchronizing, judging.
+popping are atomic in CPython, so no lock is needed. The worker takes the messages with `drain` and does
+everything else.
 """
 
 from __future__ import annotations
@@ -27,24 +27,23 @@ from oxygen_ros.node.parameters import ParameterProblem
 from oxygen_ros.node.settings import CameraSettings
 from oxygen_ros.robot.streams import JOINTS
 
-# Most messages kept of one stream between two looks of the worker; of images only those that can still be
-# of use (`keep_s`).
+# Most messages kept of one stream until the worker drains it; images also no longer than `keep_s`.
 IMAGES_KEPT = 128
 JOINTS_KEPT = 512
 # Questions kept until the next tick.
 QUESTIONS_KEPT = 64
-# Of an instruction; the model may take fewer, and then says so.
+# Longest instruction; a model may take fewer and refuses longer ones.
 INSTRUCTION_CHARS = 1000
 
 
 def clean_words(text: str, most: int) -> str:
-    """Words as a prompt may hold them: no control characters, single blanks, at most `most` characters."""
+    """Text for a prompt: no control characters, single blanks, at most `most` characters."""
     printable = "".join(letter if letter.isprintable() else " " for letter in text)
     return " ".join(printable.split())[:most].rstrip()
 
 
 class Inputs:
-    """What came in since the worker last looked."""
+    """Messages received since the worker's last `drain`."""
 
     def __init__(
         self, node: Node, cameras: Mapping[str, CameraSettings], keep_s: float, wake: Callable[[], None]
@@ -57,11 +56,11 @@ class Inputs:
         self.topics: dict[str, str] = {}
         self._images: dict[str, deque[tuple[Any, int]]] = {}
         self._joints: deque[tuple[JointState, int]] = deque(maxlen=JOINTS_KEPT)
-        # The hold reads these in the executor's thread; the worker never does.
+        # Read by the hold in the executor's thread, not by the worker.
         self._newest_joints: deque[tuple[JointState, int]] = deque(maxlen=JOINTS_KEPT)
         self._instruction: deque[str] = deque(maxlen=1)
         self._questions: deque[str] = deque()
-        # Only the executor's thread raises it; only the worker's reads it.
+        # Raised by the executor's thread, read by the worker's.
         self.questions_lost = 0
         # stream -> type and profile we subscribe with
         self._profiles: dict[str, tuple[str, QoSProfile]] = {}
@@ -81,12 +80,12 @@ class Inputs:
                 node, JointState, "joint_states", qos.JOINTS, self._store_joints, _no_log()
             )
             self._note(JOINTS, JointState, qos.JOINTS, self._joint_subscription.subscription)
-            # The wider profile last: publishers are held against that one.
+            # The wider profile last: publishers are compared with that one.
             for profile in (qos.INSTRUCTION_LATCHED, qos.INSTRUCTION):
                 self._subscribe("instruction", String, "~/instruction", profile, self._store_instruction)
             self._subscribe("question", String, "~/question", qos.QUESTION, self._store_question)
         except Exception:
-            # A topic's name that is none: nothing half made stays behind.
+            # An invalid topic name: destroy what was made.
             self.destroy()
             raise
 
@@ -95,14 +94,13 @@ class Inputs:
         self._instruction.append(words)
 
     def drain(self) -> Iterator[tuple[str, Any, int]]:
-        """Take out all images and joints: (stream, message, steady time of receipt [ns]). Called by the
-        worker."""
+        """Take all images and joints: (stream, message, steady receipt [ns]). Called by the worker."""
         for name, kept in (*self._images.items(), (JOINTS, self._joints)):
             for _ in range(len(kept)):
                 try:
                     message, received_ns = kept.popleft()
                 except IndexError:
-                    break  # the executor let go of the last one, too old by now
+                    break  # the executor removed the last one as too old
                 yield name, message, received_ns
 
     def take_instruction(self) -> str | None:
@@ -119,7 +117,7 @@ class Inputs:
         return [message for message, received_ns in self._newest_joints if received_ns >= oldest_ns]
 
     def clear(self, keep_questions: bool = False) -> None:
-        """Forget images, joints and questions; an instruction stands until another comes."""
+        """Forget images, joints and questions; the instruction stays until another comes."""
         for kept in self._images.values():
             kept.clear()
         self._joints.clear()
@@ -127,7 +125,7 @@ class Inputs:
             self._questions.clear()
 
     def find_mismatches(self) -> Mapping[str, str]:
-        """stream -> why a publisher on its topic cannot be heard. Called by the executor."""
+        """stream -> why nothing is received from a publisher on its topic. Called by the executor."""
         return qos.collect(
             (stream, qos.explain_publisher(publisher, type_name, profile))
             for stream, (type_name, profile) in self._profiles.items()
@@ -157,13 +155,13 @@ class Inputs:
         def store(message: Any) -> None:
             received_ns = time.monotonic_ns()
             try:
-                # While a tick takes long: images are large.
+                # Images are large, and a tick may take long.
                 while kept[0][1] < received_ns - self._keep_ns:
                     kept.popleft()
             except IndexError:
-                pass  # none is left, or the worker has just taken it
+                pass  # none is left, or the worker has just taken the last
             kept.append((message, received_ns))
-            # The joints of this moment belong to this image.
+            # Joints for the image's instant.
             if self._joint_subscription is not None:
                 self._joint_subscription.drain()
             self._wake()
@@ -186,7 +184,7 @@ class Inputs:
 
 
 def _no_log() -> SubscriptionEventCallbacks:
-    """rclpy's own callback logs without the profiles; `find_mismatches` says it with both."""
+    """rclpy's own callback logs without the profiles; `find_mismatches` reports both."""
     return SubscriptionEventCallbacks(incompatible_qos=lambda _: None)
 
 

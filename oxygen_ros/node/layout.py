@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The robot as a model needs it: its cameras, joints, action spaces and limits. No ROS.
 
-Made in configure of the settings and what the model declares; whatever does not fit is named there.
+Made in configure from the settings and the model's spec; a mismatch is refused by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RobotLayout:
     cameras:        those the robot has, by the model's names
     joints:         the robot's names [J], in the order of the model's state
     spaces:         action space of each expert of the model, joints by the robot's names
-    expert:         the one that commands; other_experts: those that act besides
+    expert:         the commanding one; other_experts: those that act besides
     ranges:         joint -> believable positions [rad or m], for joints that have limits
     limits:         what may be commanded
     unlimited:      joints of actions without position limits, those that turn freely left out
@@ -47,11 +47,6 @@ class RobotLayout:
         """Of the expert that commands."""
         return self.spaces[self.expert]
 
-    @property
-    def uncommandable(self) -> str:
-        """Why no trajectory can be made of the commanding expert's actions; "" when one can."""
-        return explain_uncommandable(self.space)
-
     def columns(self, expert: int) -> list[int]:
         """Place of each joint of an expert's actions among `joints`."""
         return [self.joints.index(name) for name in self.spaces[expert].joints]
@@ -62,18 +57,18 @@ def make_layout(
 ) -> RobotLayout:
     """The robot's cameras, joints, action spaces and limits as this model needs them.
 
-    description: what the robot's URDF says, for the bounds that no parameter sets; None: there is none
+    description: the robot's URDF, for the bounds that no parameter sets; None: there is none
 
-    Raises ParameterProblem that names a camera, joint or expert which is missing or unknown to the model, an
-    action joint that the description does not have, or an action that cannot be commanded or joined as set.
+    Raises ParameterProblem for a camera, joint or expert that is missing or unknown to the model, an action
+    joint that the description does not have, or an action that cannot be commanded or joined as set.
     """
     cameras = _find_cameras(settings.inputs.cameras, spec.cameras)
-    _refuse_strangers("joints", {joint: ["name"] for joint in settings.inputs.joint_names}, spec.joints)
+    _refuse_unknown("joints", {joint: ["name"] for joint in settings.inputs.joint_names}, spec.joints)
     names = {joint: settings.inputs.joint_names.get(joint) or joint for joint in spec.joints}
     joints = tuple(names[joint] for joint in spec.joints)
     if len(set(joints)) != len(joints):
         raise ParameterProblem(f"two joints have the same name: {', '.join(sorted(joints))}")
-    _refuse_strangers("limits", settings.limits.by_joint, joints)
+    _refuse_unknown("limits", settings.limits.by_joint, joints)
     expert, *others = _find_experts(settings.model.expert, settings.model.other_experts, spec)
     spaces = tuple(_rename(item.action_space, names) for item in spec.experts)
     _check_actions(settings, spaces[expert])
@@ -83,17 +78,21 @@ def make_layout(
     bounded = {
         name: limit for name, limit in limits.items() if isfinite(limit.lower) or isfinite(limit.upper)
     }
-    turning = {name for name, described in (description or {}).items() if described.turns_freely}
+    turning = {name for name, described in (description or {}).items() if described.kind == "continuous"}
     return RobotLayout(
-        cameras=cameras, joints=joints, spaces=spaces, expert=expert, other_experts=tuple(others),
+        cameras=cameras,
+        joints=joints,
+        spaces=spaces,
+        expert=expert,
+        other_experts=tuple(others),
         ranges={name: (limit.lower - margin, limit.upper + margin) for name, limit in bounded.items()},
         limits=Limits(limits, settings.limits.mode),
         unlimited=tuple(name for name in acting if name not in bounded and name not in turning),
-    )  # fmt: skip
+    )
 
 
 def _find_cameras(given: Mapping[str, CameraSettings], known: Sequence[str]) -> dict[str, CameraSettings]:
-    _refuse_strangers("cameras", {camera: ["topic"] for camera in given}, known)
+    _refuse_unknown("cameras", {camera: ["topic"] for camera in given}, known)
     cameras = {name: given.get(name, CameraSettings()) for name in known}
     for name, camera in cameras.items():
         if not camera.topic and not camera.optional:
@@ -143,7 +142,7 @@ def _check_actions(settings: Settings, space: ActionSpace) -> None:
         raise ParameterProblem(f"parameter 'join.mode' is '{settings.join.mode}', but {problem}")
 
 
-def _refuse_strangers(prefix: str, given: Mapping[str, Iterable[str]], known: Sequence[str]) -> None:
+def _refuse_unknown(prefix: str, given: Mapping[str, Iterable[str]], known: Sequence[str]) -> None:
     """given: item -> last words of its parameters"""
     for item, tails in given.items():
         if item not in known:
@@ -157,7 +156,7 @@ def _refuse_strangers(prefix: str, given: Mapping[str, Iterable[str]], known: Se
 def _find_limit(
     joint: str, settings: LimitSettings, description: Mapping[str, Described] | None, is_commanded: bool
 ) -> JointLimit:
-    """What parameters set comes first, bound by bound; then the description's."""
+    """Each bound from the parameters, else from the description."""
     given = settings.by_joint.get(joint, {})
     described = None if description is None else description.get(joint)
     if described is None and description is not None and is_commanded and {"lower", "upper"} - set(given):
@@ -166,7 +165,7 @@ def _find_limit(
             f"are not both set; it has {', '.join(description) or 'none'}"
         )
     if described is not None and described.problem and not is_commanded:
-        described = None  # what is only read needs no limits
+        described = None  # a joint that is only read needs no limits
     try:
         return merge_limit(joint, given, described)
     except DescriptionError as error:

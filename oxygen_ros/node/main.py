@@ -37,7 +37,7 @@ def main(args: Sequence[str] | None = None, load: Any = None) -> int:
         return 0
     shutdown = Shutdown()
     shutdown.watch_signals()
-    # Everything is a local file; libraries that could ask a hub look at this when they are imported.
+    # All files are local. Libraries that could query a hub read this when they are imported.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import rclpy
     from rclpy.executors import SingleThreadedExecutor
@@ -64,7 +64,7 @@ def main(args: Sequence[str] | None = None, load: Any = None) -> int:
         try:
             executor.spin_once()
         except Exception as error:
-            # A callback failed. The robot must not lose its node over, say, a malformed request.
+            # A failed callback, as for a malformed request, must not end the node.
             node.get_logger().error(f"a callback failed: {type(error).__name__}: {error}")
     node.get_logger().info(f"ending: {shutdown.reason}")
     has_ended = node.stop()
@@ -72,7 +72,7 @@ def main(args: Sequence[str] | None = None, load: Any = None) -> int:
     node.destroy_node()
     rclpy.shutdown()
     if shutdown.exit_code or not has_ended:
-        # Threads that wait for a lost device, or are deep inside a computation, would keep the process.
+        # Threads that wait for a lost device or compute would keep the process alive.
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()

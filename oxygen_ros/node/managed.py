@@ -3,13 +3,13 @@
 
 rclpy runs transitions inside the service's callback: loading would stop the executor for minutes, a request
 that does not fit the state would end the process, and an exception would leave no reason. Here a transition
-may await a thread, a request that does not fit is refused with its reason, and whatever fails is logged and
-survived.
+may await a thread, a request that does not fit is refused with a reason, and errors are logged.
 """
 
 from __future__ import annotations
 
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -33,18 +33,26 @@ _NAMES = {
 
 
 class TransitionRefused(RuntimeError):
-    """A transition could not be made; the node stays in (or returns to) the state before. Says why."""
+    """A transition could not be made; the node stays in (or returns to) the state before."""
+
+
+def describe_error(error: BaseException) -> str:
+    """An error that no user can cure, and the place in the code it comes from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 class ManagedNode(LifecycleNodeMixin, Node, ABC):
     """A lifecycle node whose transitions are the coroutines `configure`, `activate`, ... of its subclass.
 
-    They raise TransitionRefused for what the user can cure. Everything runs in the executor's thread.
+    They raise TransitionRefused for what the user can cure. A shutdown is a `cleanup`. Everything runs in the
+    executor's thread.
     """
 
     def __init__(self, name: str) -> None:
         Node.__init__(self, name)
-        # Reentrant: the state is told while a transition is under way.
+        # Reentrant: the state can be read during a transition.
         LifecycleNodeMixin.__init__(self, callback_group=ReentrantCallbackGroup())
         service: Any = self._service_change_state  # typed for plain functions alone
         service.callback = self._on_change_state
@@ -73,9 +81,6 @@ class ManagedNode(LifecycleNodeMixin, Node, ABC):
     @abstractmethod
     async def cleanup(self) -> None: ...
 
-    @abstractmethod
-    async def shut_down(self) -> None: ...
-
     async def change_state(self, transition_id: int) -> bool:
         """Make a transition; whether it succeeded. The reason of a failure is logged."""
         name = _NAMES.get(transition_id, str(transition_id))
@@ -102,17 +107,20 @@ class ManagedNode(LifecycleNodeMixin, Node, ABC):
 
     async def _run(self, name: str) -> TransitionCallbackReturn:
         actions: dict[str, Callable[[], Awaitable[None]]] = {
-            "configure": self.configure, "activate": self.activate, "deactivate": self.deactivate,
-            "cleanup": self.cleanup, "shutdown": self.shut_down,
-        }  # fmt: skip
+            "configure": self.configure,
+            "activate": self.activate,
+            "deactivate": self.deactivate,
+            "cleanup": self.cleanup,
+            "shutdown": self.cleanup,
+        }
         try:
             await actions[name]()
         except TransitionRefused as reason:
             self.get_logger().error(f"{name} failed: {reason}")
             return TransitionCallbackReturn.FAILURE
         except Exception as error:
-            # The executor's last defense: a programming error must not take the node along.
-            self.get_logger().error(f"{name} failed: {type(error).__name__}: {error}")
+            # A programming error must not end the node.
+            self.get_logger().error(f"{name} failed: {describe_error(error)}")
             return TransitionCallbackReturn.ERROR
         return TransitionCallbackReturn.SUCCESS
 
@@ -134,7 +142,7 @@ class ManagedNode(LifecycleNodeMixin, Node, ABC):
         future = Future()
 
         def run() -> None:
-            # Errors as results too: a future that is never read complains of its exception on the console.
+            # Errors as results too: rclpy prints the exception of a future that is never read.
             try:
                 outcome: tuple[Any, Exception | None] = work(), None
             except Exception as caught:
@@ -152,7 +160,7 @@ class ManagedNode(LifecycleNodeMixin, Node, ABC):
         return result
 
     def join_background(self, timeout: float) -> bool:
-        """Wait for the work in a thread, when the process ends; whether there is none any more."""
+        """Wait for the work in a thread, when the process ends; whether it has ended."""
         if self._background is not None:
             self._background.join(timeout)
         return self._background is None or not self._background.is_alive()

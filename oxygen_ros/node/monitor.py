@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is well and what is not with inputs, ticks and texts, made into the reports of /diagnostics.
+"""The state of inputs, ticks and texts, made into the reports of /diagnostics.
 
-Nothing here decides whether a tick runs. The worker's thread calls everything.
+It does not decide whether a tick runs. The worker's thread calls everything.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from oxygen_ros.robot.synchronizer import Synchronizer
 
 LOOK_EVERY = 0.25  # s between two reports
 ONE_RESTART = 1.0  # s within which signs of time going back are one
-STAYS = 5.0  # s a passing trouble stays in the diagnostics
+STAYS = 5.0  # s a past problem stays in the diagnostics
 RATE_TICKS = 5  # ticks before their rate is judged
 RATE_KEPT = 0.7  # part of the wanted rate below which it is reported
-BEGINNING = 3.0  # s after activation, or after time went back, in which nothing need have come yet
+BEGINNING = 3.0  # s after activation, or after time went back, in which inputs may be missing
 SHOWN = 60  # characters of an instruction or question in a report
 
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """A trouble that is over, and stays in the diagnostics for a while. at: when it occurred."""
+    """A problem that is over and stays in the diagnostics for a while. at: when it occurred."""
 
     words: str = ""
     at: float = -math.inf
@@ -79,7 +79,7 @@ class Monitor:
     # -- what happens --------------------------------------------------------------------------
 
     def miss(self, problems: Iterable[StreamProblem]) -> None:
-        """No set of inputs could be had. Reported at once when it is news."""
+        """There is no set of inputs. Reported at once when there was one before."""
         if self._has_inputs:
             self._next_look = 0.0
         self._has_inputs, self._missing = False, tuple(problems)
@@ -89,10 +89,10 @@ class Monitor:
         now = time.monotonic()
         if not self._has_inputs or self._failure:
             self._next_look = 0.0
-            # The pause says nothing of the rate.
+            # The pause is no part of the rate.
             self._ticked.clear()
         self._has_inputs, self._missing, self._failure = True, (), ""
-        # What has been there once is missed at once.
+        # From now on a missing input is reported at once.
         self._began = -math.inf
         self._record = record
         self._ticked.append(now)
@@ -100,23 +100,19 @@ class Monitor:
             self._next_look = 0.0
         if record.times.late > self._late_after:
             self._late_ticks += 1
-            words = (
-                f"tick late: it began {record.times.late:.3f} s after it was due; {self._late_ticks} so far"
-            )
-            self._late, self._next_look = Passing(words, now), 0.0
+            words = f"it began {record.times.late:.3f} s after it was due; {self._late_ticks} so far"
+            self._late, self._next_look = Passing(f"tick late: {words}", now), 0.0
         if record.times.skipped > self._skips:
             self._skips = record.times.skipped
             words = f"too slow: {self._skips} periods wholly missed"
             if self.period:
-                words += f"; the period is {self.period:g} s, a chunk takes {record.chunk_seconds:.3f} s"
+                words += f"; the period is {self.period:g} s, a chunk takes {record.times.chunk:.3f} s"
             self._skipped = Passing(words, now)
         counters, late = record.state.counters, sum(record.state.feedback_dropped.values())
         if (losses := counters.rejected + counters.expired + late) > self._losses:
             self._losses = losses
-            words = (
-                f"{counters.expired} expired, {counters.rejected} rejected, {late} too late for the prompt"
-            )
-            words = f"text does not keep up: {words}; ask less often or raise budget.steps"
+            lost = f"{counters.expired} expired, {counters.rejected} rejected, {late} too late for the prompt"
+            words = f"text does not keep up: {lost}; ask less often or raise budget.steps"
             self._given_up = Passing(words, now)
         for unasked in record.unasked:
             words = f'question "{unasked.question[:SHOWN]}" not asked: {unasked.reason}'
@@ -125,29 +121,29 @@ class Monitor:
     def fail(self, words: str) -> None:
         """A tick failed."""
         self._failure = words
-        self._tell(words)
+        self._warn(words)
 
     def complain(self, words: str) -> None:
         """Something about text went wrong and is over."""
         self._complaint = Passing(words, time.monotonic())
-        self._tell(words)
+        self._warn(words)
 
     def refuse_instruction(self, words: str, standing: str, reason: str) -> None:
-        """The model cannot take an instruction; the one before stands."""
+        """The model cannot take an instruction; the earlier one stays."""
         words = f'instruction "{words[:SHOWN]}" refused, "{standing[:SHOWN]}" stands: {reason}'
         self._refused = Passing(words, time.monotonic())
-        self._tell(words)
+        self._warn(words)
 
     def restart(self, words: str) -> None:
-        """Time went back: told once, though clock and every stream may each have shown it."""
+        """Time went back: reported once, though the clock and every stream may show it."""
         now = self._began = self._counting_since = time.monotonic()
         if now < self._restarted + ONE_RESTART:
             return
         self._restarted = now
         self._restarts += 1
-        self._tell(words)
+        self._warn(words)
 
-    def _tell(self, words: str) -> None:
+    def _warn(self, words: str) -> None:
         self._next_look = 0.0
         self.log(words)
 
@@ -164,7 +160,7 @@ class Monitor:
         self._report_control(state, now)
         self._report_text(state)
 
-    def _say(self, problems: Iterable[StreamProblem]) -> str:
+    def _describe(self, problems: Iterable[StreamProblem]) -> str:
         """Problems by topic and reason."""
         return "; ".join(
             f"{self.topics.get(problem.stream, problem.stream)}: {problem.reason}: {problem.detail}"
@@ -193,16 +189,16 @@ class Monitor:
         absent = [problem for status in optional if (problem := self._find_absence(status, now))]
         is_beginning = now < self._began + BEGINNING
         if not self._has_inputs or quiet:
-            wrong = self._say((*self._missing, *quiet)) or "nothing was looked for yet"
+            wrong = self._describe((*self._missing, *quiet)) or "nothing was looked for yet"
             report = (STALE, f"waiting: {wrong}") if is_beginning else (ERROR, wrong)
         elif absent and not is_beginning:
-            report = WARN, f"acting without {self._say(absent)}"
+            report = WARN, f"acting without {self._describe(absent)}"
         else:
             report = OK, "all inputs are fresh and in step"
         self.diagnostics.report("inputs", *report, values)
 
     def _find_silence(self, status: StreamStatus, now: float) -> StreamProblem | None:
-        """The watchdog of one input: by the steady clock, whatever its stamps and the ROS clock say."""
+        """The watchdog of one input, on the steady clock alone."""
         since = self._counting_since if status.received_ns is None else status.received_ns / 1e9
         words = f"nothing received for {now - since:.1f} s"
         return (
@@ -225,19 +221,23 @@ class Monitor:
         if len(self._ticked) > 1:
             rate = (len(self._ticked) - 1) / max(now - self._ticked[0], 1e-9)
         values: dict[str, object] = {
-            "rate [Hz]": rate, "ticks skipped": self._skips, "ticks late": self._late_ticks,
-            "chunks refused": state.chunks_refused, "actions clamped": state.actions_clamped,
+            "rate [Hz]": rate,
+            "ticks skipped": self._skips,
+            "ticks late": self._late_ticks,
+            "chunks refused": state.chunks_refused,
+            "actions clamped": state.actions_clamped,
             "chunks later than join.delay_steps": state.late_joins,
             "chunks standing alone, the arm being elsewhere": state.strayed,
             "actions past at publication, most of late": state.most_passed,
             "trajectories slowed at their join": state.slowed,
-            "command enabled": self.commands.is_enabled, "held": self.commands.is_held,
+            "command enabled": self.commands.is_enabled,
+            "held": self.commands.is_held,
             "instruction": state.instruction,
-        }  # fmt: skip
+        }
         clamped, record = "", self._record
         if record is not None:
             values["tick"] = record.tick
-            values["latency [s]"] = record.chunk_seconds
+            values["latency [s]"] = record.times.chunk
             values["text [s]"] = record.phases.text
             clamped = ", ".join(f"{key} x{count}" for key, count in record.chunk.clamped.items())
         if clamped:
@@ -248,7 +248,7 @@ class Monitor:
     def _judge_control(
         self, record: TickRecord | None, clamped: str, rate: float, now: float
     ) -> tuple[bytes, str]:
-        """The worst that is to be said of the ticks."""
+        """The most severe problem of the ticks."""
         ticking = f"ticking at {rate:.1f} Hz" if rate else "ticking"
         if self._failure:
             return ERROR, self._failure
@@ -263,7 +263,7 @@ class Monitor:
                 return WARN, trouble.words
         if refusals := [f"{other.expert}: {other.refusal}" for other in record.others if other.refusal]:
             return WARN, "; ".join(refusals)
-        # Ticks are rare though none came late: they wait for images. Under sim time their rate says nothing.
+        # Ticks are rare though none came late: they wait for images. Not judged under sim time.
         is_judged = len(self._ticked) >= RATE_TICKS and not self.clocks.is_sim
         if self.period and is_judged and rate * self.period < RATE_KEPT:
             words = f"{ticking} instead of {1 / self.period:g}: no new images in time"
@@ -274,13 +274,16 @@ class Monitor:
         counters = state.counters
         values: dict[str, object] = {
             "kinds": ", ".join(kind.name for kind in self.settings.text.kinds) or "none",
-            "finished": counters.finished, "expired": counters.expired, "rejected": counters.rejected,
-            "dropped": counters.dropped, "cancelled": counters.cancelled,
+            "finished": counters.finished,
+            "expired": counters.expired,
+            "rejected": counters.rejected,
+            "dropped": counters.dropped,
+            "cancelled": counters.cancelled,
             **{f"{kind} too late for the prompt": count for kind, count in state.feedback_dropped.items()},
             "live": state.live,
             "prefix slots": f"{state.prefix_slots[0]} of {state.prefix_slots[1]}",
             "suffix slots": f"{state.suffix_slots[0]} of {state.suffix_slots[1]}",
-        }  # fmt: skip
+        }
         report = OK, f"{state.live} under way"
         for trouble in (self._given_up, self._complaint):
             if trouble.is_recent:

@@ -58,14 +58,14 @@ class Outputs:
             self._chunks[at] = self._advertise_chunks(prepared, at, topic, qos.NEWEST)
         self._stats = TickStats()
         self._ghost = JointState(name=list(layout.joints))
-        # The ghost shows where joints will be; nothing else of an action can be shown so.
+        # The preview shows joint positions only.
         is_shown = all(kind is ComponentKind.JOINT_POSITION for kind in layout.space.kinds)
         self._ghost_columns = layout.columns(layout.expert) if is_shown else []
         self._marker = _make_marker(settings.markers)
         self._last_words: dict[str, str] = {}
 
     def publish_chunk(self, expert: int, chunk: Chunk, tick: int, first_valid: int) -> None:
-        """The real-time topic; before any text of the tick."""
+        """Publish a chunk, before any text of the tick."""
         publisher, message = self._chunks[expert]
         message.header.stamp = to_time(chunk.stamp_ns)
         message.tick = tick
@@ -117,7 +117,7 @@ class Outputs:
         self._ticks.publish(message)
 
     def publish_texts(self, texts: Sequence[FinishedText]) -> None:
-        """Every ended text with all its figures; those that are complete also as plain strings."""
+        """Every ended text with its figures; complete ones also as plain strings."""
         for text in texts:
             task, fed = text.task, text.feedback
             message = TextOutput(
@@ -132,14 +132,14 @@ class Outputs:
             if text.finish_reason.is_complete:
                 self._strings[text.kind].publish(String(data=text.text))
                 self._last_words[text.kind] = text.text
-                # One line a kind, in their order.
+                # One line for each kind, in their order.
                 self._marker.text = "\n".join(
                     f"{kind}: {self._last_words[kind]}" for kind in self._strings if kind in self._last_words
                 )
                 self._markers.publish(MarkerArray(markers=[self._marker]))
 
     def find_mismatches(self) -> Mapping[str, str]:
-        """topic -> who subscribes to it with a profile that hears nothing. Called by the executor."""
+        """topic -> why a subscriber receives nothing on it. Called by the executor."""
         return qos.collect(
             (topic, qos.explain_subscription(subscription, profile))
             for topic, profile in self._profiles.items()
@@ -147,7 +147,7 @@ class Outputs:
         )
 
     def flush(self, seconds: float) -> None:
-        """Wait until listeners have the last texts, so that they are not lost with the process."""
+        """Wait until subscribers have the last texts, so that they are not lost with the process."""
         self._texts.wait_for_all_acked(Duration(nanoseconds=int(seconds * 1e9)))
 
     def destroy(self) -> None:
@@ -165,18 +165,22 @@ class Outputs:
     ) -> tuple[Publisher, ActionChunk]:
         components = [
             ActionComponent(
-                name=component.name, kind=_KINDS[component.kind], size=len(component.columns),
-                unit=component.unit, frame_id=component.frame, rotation=component.rotation,
+                name=component.name,
+                kind=_KINDS[component.kind],
+                size=len(component.columns),
+                unit=component.unit,
+                frame_id=component.frame,
+                rotation=component.rotation,
             )
             for component in prepared.layout.spaces[expert].components
-        ]  # fmt: skip
+        ]
         name = prepared.engine.model.spec.experts[expert].name
         return self._advertise(ActionChunk, topic, profile), ActionChunk(expert=name, components=components)
 
 
 def _make_marker(settings: MarkerSettings) -> Marker:
     marker = Marker(ns="oxygen", id=0, type=Marker.TEXT_VIEW_FACING, action=Marker.ADD)
-    # Stamp zero: shown at the frame's newest transform. No lifetime: the words stand until others come.
+    # Stamp zero: shown at the frame's newest transform. No lifetime: shown until the next text.
     marker.header.frame_id = settings.frame
     marker.pose.position.z = settings.height
     marker.pose.orientation.w = 1.0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lifecycle node `oxygen`: what each transition makes, keeps and frees.
 
-Everything runs in the executor's thread but what configure hands to a thread of its own (loading, warm-up)
-and what the worker does.
+Everything runs in the executor's thread, except loading and warm-up, which have a thread in configure, and
+the worker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from oxygen_ros.node.declarations import Declarations
 from oxygen_ros.node.diagnostics import ERROR, OK, PARTS, PERIOD, STALE, WARN, Diagnostics
 from oxygen_ros.node.inputs import INSTRUCTION_CHARS, Inputs, clean_words
 from oxygen_ros.node.layout import make_layout
-from oxygen_ros.node.managed import ManagedNode, TransitionRefused
+from oxygen_ros.node.managed import ManagedNode, TransitionRefused, describe_error
 from oxygen_ros.node.monitor import Monitor
 from oxygen_ros.node.outputs import Outputs
 from oxygen_ros.node.parameters import ParameterProblem, rows_of_model
@@ -42,15 +42,16 @@ from oxygen_ros.node.settings import LimitSettings, make_settings
 from oxygen_ros.node.trigger import TRIGGERS
 from oxygen_ros.node.watchdog import Watchdog
 from oxygen_ros.node.worker import Worker
+from oxygen_ros.robot.chunk import explain_uncommandable
 from oxygen_ros.robot.description import Described, DescriptionError, read_description
 from oxygen_ros.robot.joints import JointBuffer
 from oxygen_ros.robot.synchronizer import Synchronizer
 
-DESCRIPTION_LOOK = 0.1  # s between looks whether the process is ending
+DESCRIPTION_LOOK = 0.1  # s between checks whether the process is ending
 
 
 class OxygenNode(ManagedNode):
-    """One model that acts and talks."""
+    """The node of one model."""
 
     def __init__(self, end_process: Callable[[str], None], load: LoadModel = load_model) -> None:
         """end_process: called from the worker when the device is lost; must return at once
@@ -84,7 +85,7 @@ class OxygenNode(ManagedNode):
     # -- transitions ---------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Walk to active, when `autostart` says so."""
+        """Configure and activate, when `autostart` is set."""
         is_wanted = self._declarations.values["autostart"]
         if is_wanted and await self.change_state(Transition.TRANSITION_CONFIGURE):
             await self.change_state(Transition.TRANSITION_ACTIVATE)
@@ -101,11 +102,11 @@ class OxygenNode(ManagedNode):
             model, seconds = await self.run_in_thread(
                 lambda: load(settings, self._load_model, should_stop), "oxygen loader"
             )
-            # The model says which cameras and joints there are; their parameters exist from now on.
+            # Parameters of the model's cameras and joints.
             self._declarations.declare(rows_of_model(model.spec.cameras, model.spec.joints))
             self._declarations.check_all()
             settings = make_settings(self._declarations.given())
-            layout = make_layout(settings, model.spec, await self._hear_description(settings.limits))
+            layout = make_layout(settings, model.spec, await self._await_description(settings.limits))
             prepared = await self.run_in_thread(
                 lambda: prepare(settings, model, layout, should_stop), "oxygen warm-up"
             )
@@ -119,7 +120,7 @@ class OxygenNode(ManagedNode):
         except LoadInterrupted:
             self._fail_configure("interrupted while loading")
         except Exception as error:
-            self._fail_configure(f"{type(error).__name__}: {error}")
+            self._fail_configure(describe_error(error))
         finally:
             self._loading_since = None
         self._instruction = settings.instruction
@@ -127,11 +128,16 @@ class OxygenNode(ManagedNode):
             self.get_logger().warning(
                 f"no position limits for {', '.join(layout.unlimited)}: set limits.<joint>.lower and .upper"
             )
+        for kind in settings.text.kinds:
+            if kind.feed_after and kind.name not in model.spec.feedback:
+                self.get_logger().info(
+                    f"{kind.name} is not fed back: this model's prompt has no place for it"
+                )
         self._report_model(prepared, seconds)
         self._report_inactive()
 
     async def activate(self) -> None:
-        """What is new with each activation is made here; what stays from configure to cleanup comes in."""
+        """Make what is new with each activation."""
         prepared, inputs, outputs = self._prepared, self._inputs, self._outputs
         assert prepared is not None
         assert inputs is not None
@@ -148,9 +154,14 @@ class OxygenNode(ManagedNode):
             session, layout, prepared.join_rule, outputs, self._commands, self._clocks.now_ns
         )
         monitor = Monitor(
-            self._diagnostics, inputs.topics, self._clocks, self._commands, settings, trigger.period,
+            self._diagnostics,
+            inputs.topics,
+            self._clocks,
+            self._commands,
+            settings,
+            trigger.period,
             self.get_logger().warning,
-        )  # fmt: skip
+        )
         self._worker = Worker(
             settings, control, synchronizer, inputs, outputs, self._clocks, trigger, self._diagnostics,
             monitor, device_lost=self._end_process, give_up=self._give_up,
@@ -175,9 +186,6 @@ class OxygenNode(ManagedNode):
         for part in PARTS:
             self._diagnostics.report(part, STALE, "not configured")
 
-    async def shut_down(self) -> None:
-        await self.cleanup()
-
     def stop(self) -> bool:
         """End loading and worker, when the process ends; whether all threads did in time."""
         self._stop_loading.set()
@@ -190,12 +198,12 @@ class OxygenNode(ManagedNode):
             self._outputs.flush(1.0)
         return self.join_background(timeout=3.0) and has_ended
 
-    async def _hear_description(self, settings: LimitSettings) -> Mapping[str, Described] | None:
+    async def _await_description(self, settings: LimitSettings) -> Mapping[str, Described] | None:
         """The robot's own limits, when parameters ask for them. Raises ParameterProblem when none come."""
         if not settings.use_robot_description:
             return None
         heard: list[String] = []
-        # The relative name, as robot_state_publisher uses it; remap it like any other topic.
+        # The relative name, as robot_state_publisher uses it.
         subscription = self.create_subscription(String, "robot_description", heard.append, qos.DESCRIPTION)
         topic = subscription.topic_name
 
@@ -227,7 +235,7 @@ class OxygenNode(ManagedNode):
         return self.state == "unconfigured"
 
     def _expect_parameter(self, name: str, value: Any) -> None:
-        problem = "" if self._prepared is None else self._prepared.layout.uncommandable
+        problem = "" if self._prepared is None else explain_uncommandable(self._prepared.layout.space)
         if name == "command.enabled" and value and problem:
             raise ParameterProblem(f"parameter 'command.enabled' must stay false: {problem}")
 
@@ -253,14 +261,12 @@ class OxygenNode(ManagedNode):
         return response
 
     def _poke(self) -> None:
-        worker = self._worker
-        if worker is not None:
-            worker.poke()
+        if self._worker is not None:
+            self._worker.poke()
 
     def _poke_clock(self) -> None:
-        worker = self._worker
-        if worker is not None:
-            worker.poke_clock()
+        if self._worker is not None:
+            self._worker.poke_clock()
 
     # -- reports -------------------------------------------------------------------------------
 

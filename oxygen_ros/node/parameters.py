@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of the node's parameters, and the check of one value against it. No ROS.
 
-It is the one manual: `ros2 param describe` and `oxygen_node --help` are made from these rows. declarations.py
-declares them on a node; settings.py makes typed settings of the values.
+It is the only manual: `ros2 param describe` and `oxygen_node --help` are made from it. declarations.py
+declares its rows on a node; settings.py makes typed settings of the values.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ _GENERAL = (
     Row("other_experts", "strings", [], "Action experts that act besides, after the commanding one's chunk "
         "has left; on ~/action_chunk/<name>."),
     Row("torch_threads", "int", 1, "CPU threads of torch. More than free cores is slower, by far.", 1, 256),
-    Row("seed", "int", 0, "With the observation's stamp the whole source of chance.", 0, 2**31 - 1),
+    Row("seed", "int", 0, "With the observation's stamp the only source of randomness.", 0, 2**31 - 1),
     Row("mode", "string", "oxygen", "How text shares work: all but `oxygen` are baselines for comparison.",
         choices=MODES),
     Row("when_full", "string", "reject_new", "What gives way when no slot is left for a text.",
@@ -160,7 +160,7 @@ _GENERAL = (
         "alone. blend: the weighted mean of both where they overlap. rtc: the denoiser is guided towards the "
         "one before (real-time chunking).", choices=joining.MODES),
     Row("join.delay_steps", "int", -1, "Actions of the chunk before that will have been executed when the "
-        "new one is there, counted from the observation; -1: from the latency measured in warm-up (told in "
+        "new one is there, counted from the observation; -1: from the latency measured in warm-up (shown in "
         "/diagnostics). Set it where a recording must give the same chunks again.", -1, 1000),
     Row("join.overlap", "double", 0.0, "After those, how long the new chunk is held to the one before, ever "
         "less [s]; 0: as long as anything is left of it.", 0.0, 60.0),
@@ -169,7 +169,7 @@ _GENERAL = (
     Row("join.max_weight", "double", 0.0, "Upper bound of the guidance weight of a denoise step (rtc); 0: "
         "the number of denoise steps, at which one step goes the whole way and none beyond.", 0.0, 1000.0),
     Row("join.tolerance", "double", 0.5, "A chunk stands alone when a joint is farther than this from where "
-        "the one before has it [rad or m]: then nobody executes that one.", 1e-6, math.inf),
+        "the one before has it [rad or m]: then the arm is not executing it.", 1e-6, math.inf),
     Row("markers.frame", "string", "world", "Frame of the text marker in RViz."),
     Row("markers.height", "double", 0.6, "Height of the text marker above its frame [m].", -100.0, 100.0),
     Row("markers.size", "double", 0.05, "Letter height of the text marker [m].", 0.001, 10.0),
@@ -247,7 +247,7 @@ FIXED: dict[str, Row] = {row.name: row for row in (*_GENERAL, *_STANDARD)}
 
 
 def find_rows(given: Mapping[str, Any]) -> dict[str, Row]:
-    """The table for what somebody set: the fixed rows, and those of further text kinds, cameras and joints.
+    """The fixed rows, and those of further text kinds, cameras and joints that were set.
 
     given: name -> value, unchecked. A text kind of the user's own exists as soon as its prompt is given.
     """
@@ -271,13 +271,18 @@ def rows_of_model(cameras: Iterable[str], joints: Iterable[str]) -> list[Row]:
 
 
 def explain_unknown(name: str, known: Iterable[str] = FIXED) -> str:
-    """What is said of a parameter that no row knows. known: the names there are"""
+    """The message for an unknown parameter. known: the names there are"""
     known = [*known, *(row.name for row in (*CAMERA, *JOINT))]
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else "; `ros2 param list` shows those there are"
-    kind = name.split(".")[1] if name.startswith("text.") else ""
+    hint = f"; did you mean '{near[0]}'?" if near else "; `oxygen_node --help` lists those there are"
+    head, _, tail = name.removeprefix("text.").rpartition(".")
+    kind = (head or tail) if name.startswith("text.") else ""
     if kind and f"text.{kind}.prompt" not in known:
-        hint += f" A text kind of your own needs text.{kind}.prompt"
+        hint += f". A text kind of your own needs text.{kind}.prompt"
+    elif kind and tail in _NOT_OF_QUESTIONS:
+        return f"parameter '{name}' has no use: text.{kind}.prompt holds {QUESTION}; ~/question alone asks it"
+    elif kind and tail in _ONLY_OF_QUESTIONS:
+        return f"parameter '{name}' has no use: text.{kind}.prompt does not hold {QUESTION}"
     return f"parameter '{name}' is unknown{hint}"
 
 

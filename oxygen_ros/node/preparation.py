@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What configure does in a thread: load the model, size the pools, warm up, judge the timing. No ROS.
+"""What configure does in a thread: load the model, size the pools, warm up, check the timing. No ROS.
 
-The first runs of a model are slower by far (lazy initialization, caches, kernels to create). Full ticks over
-a made-up observation take that time here, so that it costs no chunk. From them the engine learns what decode
-steps of each size take, and configure learns the latency. Nothing of the warm-up is counted.
+The first runs of a model are far slower (lazy initialization, caches, kernels to create). Full ticks over a
+made-up observation take that time here. They also measure decode steps of each size and the latency. Nothing
+of the warm-up is counted.
 
-Whatever the user can cure is a PreparationError whose text names it.
+What the user can cure is a PreparationError whose text names it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STEPS_PER_BUCKET = 3
 
 
 class PreparationError(RuntimeError):
-    """Configure cannot succeed as things are; the text says what is wrong and what would be right."""
+    """Configure cannot succeed; the text has the problem and the cure."""
 
 
 class Latency(NamedTuple):
@@ -70,7 +70,7 @@ class Prepared:
     """An engine ready to tick, for a robot.
 
     kinds:   the text kinds as the model can have them
-    slower:  why passes are slower than they need be; "" when they are not
+    slower:  why passes are slower than necessary, else ""
     """
 
     engine: Engine
@@ -86,12 +86,15 @@ class Prepared:
         return self.engine.model.spec.experts[self.layout.expert]
 
     def make_session(self, instruction: str) -> Session:
-        """A run from tick 1 on, with what the engine learned about its speed."""
+        """A run from tick 1 on; the engine's measured costs are kept."""
         self.engine.counters.restart()
         return Session(
-            self.engine, self.kinds, self.settings.budget, instruction=instruction,
+            self.engine,
+            self.kinds,
+            self.settings.budget,
+            instruction=instruction,
             expert=self.layout.expert,
-        )  # fmt: skip
+        )
 
     @property
     def deadline(self) -> float:
@@ -104,14 +107,18 @@ class Prepared:
         """What runs, how fast and in how much memory: the figures of the `model` part of /diagnostics."""
         model, expert = self.engine.model, self.expert
         values: dict[str, object] = {
-            "family": model.spec.family, "device": model.device, "mode": self.engine.mode,
+            "family": model.spec.family,
+            "device": model.device,
+            "mode": self.engine.mode,
             "latency of a chunk, p99 in warm-up [s]": self.latency.chunk,
             "longest decode step [s]": self.latency.decode_step,
-            "expert": expert.name, "chunk": f"{expert.horizon} x {expert.step:g} s",
+            "expert": expert.name,
+            "chunk": f"{expert.horizon} x {expert.step:g} s",
             "join": self.join_rule.describe(expert.step),
-            "prefix slots": model.capacity.prefixes, "suffix slots": model.capacity.suffixes,
+            "prefix slots": model.capacity.prefixes,
+            "suffix slots": model.capacity.suffixes,
             "pools [MiB]": model.pool_bytes() / 2**20,
-        }  # fmt: skip
+        }
         if self.slower:
             values["slower than it need be"] = self.slower
         return values
@@ -125,15 +132,18 @@ def load(settings: Settings, load_model: LoadModel, should_stop: Callable[[], bo
     except ModelError as error:
         raise ParameterProblem(f"parameter 'device': {error}") from error
     torch.set_num_threads(wanted.torch_threads)
-    # Libraries that models pull in must not write into the robot's log line by line.
+    # Libraries that models import must not add handlers to the robot's log.
     handlers = list(logging.root.handlers)
     started = time.monotonic()
     try:
         model = load_model(
-            resolve_folder(wanted.folder), device=wanted.device, dtype=wanted.dtype,
+            resolve_folder(wanted.folder),
+            device=wanted.device,
+            dtype=wanted.dtype,
             denoise_steps=wanted.denoise_steps or None,
-            adapters=[resolve_folder(folder) for folder in wanted.adapters], should_stop=should_stop,
-        )  # fmt: skip
+            adapters=[resolve_folder(folder) for folder in wanted.adapters],
+            should_stop=should_stop,
+        )
     except LoadInterrupted:
         raise
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
@@ -167,7 +177,7 @@ def prepare(
     except (ValueError, RuntimeError) as error:
         raise PreparationError(f"warm-up failed: {error}") from error
     try:
-        # By `chunk_end` a tick comes when the chunk has run out; the arm waits, as that trigger says.
+        # With `chunk_end` a tick comes when the chunk has run out, and the arm waits.
         period = settings.period if settings.trigger != "chunk_end" else expert.step
         check_timing(period, sum(latency), expert.horizon, expert.step)
     except ChunkError as error:
@@ -185,7 +195,7 @@ def resolve_folder(name: str) -> str:
         return name
     package, _, folder = name.removeprefix("package://").partition("/")
     try:
-        # Of ROS; whoever gives plain folders needs none.
+        # Plain folders need no ROS.
         from ament_index_python.packages import get_package_share_directory
 
         share = get_package_share_directory(package)
@@ -234,7 +244,7 @@ def _estimate_loads(kinds: Sequence[TextKind], question_chars: int, model: Model
         most = kind.task.max_tokens
         tokens = len(model.tokenize(kind.task.prompt.replace(QUESTION, "")))
         if kind.is_question:
-            # Room for the longest question; a token is hardly ever shorter than a letter.
+            # Room for the longest question; a token is rarely shorter than a letter.
             loads.append(Load(most, tokens + question_chars, 0, kind.at_once))
         if kind.every_n_ticks:
             loads.append(Load(most, tokens, kind.every_n_ticks))
@@ -256,13 +266,13 @@ class _WarmUp:
     def run(self, kinds: Sequence[TextKind]) -> Latency:
         """Ticks with all texts and experts, then decode steps of every size the budget allows."""
         engine, budget = self.engine, self.settings.budget
-        # Of their own kind, so that their texts do not become drafts of real ones.
+        # Of another kind, so that their texts do not become drafts of real ones.
         tasks = [replace(kind.task, kind="warm-up", max_age=0) for kind in kinds]
         free = replace(budget, mode="fixed", steps=max(budget.steps, 1))
         leftover = self._make_leftover() if self.settings.join.mode == "rtc" else None
         seconds = []
         for tick in range(self.settings.model.warmup_ticks):
-            self._heed()
+            self._check_stop()
             started = time.monotonic()
             with engine.observe(replace(self.observation, stamp=tick + 1)) as encoded:
                 engine.act(encoded, leftover, self.layout.expert)
@@ -280,12 +290,12 @@ class _WarmUp:
         return Latency(max(seconds[1:]), engine.costs.predict(budget.rows) if tasks else 0.0)
 
     def _make_leftover(self) -> Leftover:
-        """A chunk before that stands where the joints are (other numbers at 0), all of it binding."""
+        """A last chunk that stays at the joints (other numbers at 0), with full weights."""
         expert = self.engine.model.spec.experts[self.layout.expert]
         row = np.zeros(self.layout.space.size)
         columns = [at for at, kind in enumerate(self.layout.space.kinds) if kind.is_joint]
         row[columns] = self.observation.joints[self.layout.columns(self.layout.expert)]
-        actions = np.broadcast_to(row, (expert.horizon, len(row)))
+        actions = np.tile(row, (expert.horizon, 1))
         return Leftover(actions, np.ones(expert.horizon), float(expert.denoise_steps))
 
     def _measure_steps(self, task: TextTask) -> None:
@@ -297,7 +307,7 @@ class _WarmUp:
             if rows > self.settings.budget.rows or requests > engine.suffixes.size:
                 return
             for _ in range(STEPS_PER_BUCKET):
-                self._heed()
+                self._check_stop()
                 with engine.observe(self.observation) as encoded:
                     for _ in range(requests):
                         prompt = _write_prompt(engine.model, min(rows, room))
@@ -305,7 +315,7 @@ class _WarmUp:
                 engine.advance(Budget(steps=1, rows=rows))
                 engine.cancel(FinishReason.CANCELLED)
 
-    def _heed(self) -> None:
+    def _check_stop(self) -> None:
         if self.should_stop():
             raise LoadInterrupted("stopped while warming up")
 

@@ -11,13 +11,13 @@ from rclpy.topic_endpoint_info import TopicEndpointInfo
 
 CAMERA = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 JOINTS = QoSProfile(depth=60, reliability=ReliabilityPolicy.BEST_EFFORT)
-# Both durabilities are heard: a latched instruction from before the start, and one from a plain publisher.
+# Both durabilities are received: a latched instruction from before the start, and a plain publisher's.
 INSTRUCTION_LATCHED = QoSProfile(
     depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL
 )
 INSTRUCTION = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 DESCRIPTION = INSTRUCTION_LATCHED  # as robot_state_publisher offers it
-# Deep enough for a burst: what overflows in the middleware is lost without a word.
+# Deep enough for a burst: what overflows in the middleware is lost silently.
 QUESTION = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 TEXT = QoSProfile(
@@ -30,14 +30,14 @@ NO_DEADLINE = 2**62  # ns; discovery reports about twice this for a profile with
 
 
 def make_chunk_profile(deadline: float) -> QoSProfile:
-    """The real-time topic: newest only, never old ones for late joiners, a new one every `deadline` s."""
+    """For chunks: the newest only, none for late joiners, one every `deadline` s."""
     return QoSProfile(
         depth=1, reliability=ReliabilityPolicy.RELIABLE, deadline=Duration(nanoseconds=int(deadline * 1e9))
     )
 
 
 def describe(profile: QoSProfile) -> str:
-    """A profile in the words of `ros2 topic info --verbose`."""
+    """A profile as `ros2 topic info --verbose` prints it."""
     words = [profile.reliability.name.lower(), profile.durability.name.lower()]
     if _deadline(profile) < float("inf"):
         words.append(f"deadline {_deadline(profile):g} s")
@@ -45,7 +45,7 @@ def describe(profile: QoSProfile) -> str:
 
 
 def explain_publisher(publisher: TopicEndpointInfo, type_name: str, profile: QoSProfile) -> str:
-    """Why a subscription of `profile` hears nothing of a publisher; "" when it does."""
+    """Why a subscription of `profile` receives nothing from a publisher; "" when it does."""
     if publisher.topic_type != type_name:
         hint = ""
         if {publisher.topic_type, type_name} == {"sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"}:
@@ -60,7 +60,7 @@ def explain_publisher(publisher: TopicEndpointInfo, type_name: str, profile: QoS
 
 
 def explain_subscription(subscription: TopicEndpointInfo, profile: QoSProfile) -> str:
-    """Why a subscription hears nothing of a publisher of `profile`; "" when it does."""
+    """Why a subscription receives nothing from a publisher of `profile`; "" when it does."""
     if _fits(profile, subscription.qos_profile):
         return ""
     return (
@@ -69,10 +69,10 @@ def explain_subscription(subscription: TopicEndpointInfo, profile: QoSProfile) -
     )
 
 
-def collect(complaints: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """name -> the complaints about it that are not empty."""
+def collect(problems: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """name -> its problems, without empty ones."""
     found: dict[str, str] = {}
-    for name, words in complaints:
+    for name, words in problems:
         if words:
             found[name] = f"{found[name]}; {words}" if name in found else words
     return found
@@ -81,7 +81,7 @@ def collect(complaints: Iterable[tuple[str, str]]) -> dict[str, str]:
 def _fits(offered: QoSProfile, requested: QoSProfile) -> bool:
     """Whether an offer satisfies a request.
 
-    rclpy's own check takes a deadline that is left out for another than the infinite one discovery reports.
+    rclpy's own check does not equate a missing deadline with the infinite one that discovery reports.
     """
     asks_reliable = requested.reliability == ReliabilityPolicy.RELIABLE
     asks_latched = requested.durability == DurabilityPolicy.TRANSIENT_LOCAL

@@ -20,7 +20,7 @@ class ChunkRecord:
 
     chunk:        as it was published, within the limits; None when it was not
     first_valid:  actions that had passed at publication
-    refusal:      why it was not published, or (too late for that) not commanded; "" when all is well
+    refusal:      why it was not published, or was published but not commanded; else ""
     clamped:      "<joint>.<limit>" -> actions that limits changed
     latency:      seconds from the receipt of the newest image to the publication; 0 without one
     """
@@ -35,23 +35,25 @@ class ChunkRecord:
 
 @dataclass(frozen=True, slots=True)
 class TickTimes:
-    """Seconds a tick waited since it was due, began late though its inputs were there, decoded images and
-    published the chunk (limits and joining included); periods wholly missed since activation."""
+    """Seconds a tick waited since it was due, started late with its inputs present, decoded images, published
+    the chunk (limits and joining included), and took for it from decoded images to its publication; periods
+    wholly missed since activation."""
 
     wait: float = 0.0
     late: float = 0.0
     decode: float = 0.0
     publish: float = 0.0
+    chunk: float = 0.0
     skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What was counted since activation, and what stands now.
+    """What was counted since activation, and the present state.
 
     *_slots:           used, and how many there are
-    feedback_dropped:  text kind -> texts that were not there in time for the prompt
-    late_joins:        chunks of which more had passed at publication than the join's delay says
+    feedback_dropped:  text kind -> texts too late for the prompt
+    late_joins:        chunks of which more had passed at publication than the join's delay
     strayed, slowed:   see ChunkJoiner; most_passed: largest `first_valid` of the last chunks
     """
 
@@ -72,12 +74,12 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class TickRecord:
-    """One tick: what it saw, what left, how long it took.
+    """One tick: its inputs, its outputs, how long it took.
 
     stamp:      of the observation [ns, ROS clock]; joints: float64 [J], observed
     age, skew:  of the images used [s]
     chunk:      of the commanding expert; others: of those that act besides
-    feedback:   the texts that stood in the prompt because they were fed back, by kind
+    feedback:   the texts fed back into the prompt, by kind
     finished:   texts that ended in this tick; state: after it
     """
 
@@ -94,8 +96,3 @@ class TickRecord:
     times: TickTimes
     phases: Phases
     state: RunState
-
-    @property
-    def chunk_seconds(self) -> float:
-        """Seconds the commanding expert's chunk took, from decoded images to its publication."""
-        return self.phases.process + self.phases.prefill + self.phases.denoise + self.times.publish

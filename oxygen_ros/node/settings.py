@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameter values as typed settings, made once. No ROS.
 
-Defaults are in the table of parameters. What the settings must have in common with a model is layout.py.
+Defaults are in the table of parameters. layout.py matches the settings with a model.
 """
 
 from __future__ import annotations
@@ -80,17 +80,13 @@ class TextSettings:
     """What is asked of the model.
 
     names:   of all kinds there are; kinds: those that are asked
-    wished:  kinds that somebody set to be fed back, not by default
+    wished:  kinds that are fed back because a parameter was set, not by default
     """
 
     names: tuple[str, ...]
     kinds: tuple[TextKind, ...]
     wished: frozenset[str]
     question_max_chars: int
-
-    @property
-    def takes_questions(self) -> bool:
-        return any(kind.is_question for kind in self.kinds)
 
     def kinds_of(self, spec: ModelSpec) -> tuple[TextKind, ...]:
         """The kinds as this model can have them: fed back only where its prompt has a place for them.
@@ -183,7 +179,7 @@ class Settings:
 
 
 def make_settings(given: Mapping[str, Any]) -> Settings:
-    """Settings of what somebody set, the table's defaults for the rest.
+    """Settings from the parameters that were set, the table's defaults for the rest.
 
     Raises ParameterProblem for a value that is wrong or unknown, or where values contradict each other.
     """
@@ -213,7 +209,7 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
 
 
 def _fill(group: Any, values: Mapping[str, Any], prefix: str = "", /, **more: Any) -> Any:
-    """A group of settings, each field from the parameter of its name after `prefix`, but for those given."""
+    """A group of settings: `more`, and the other fields from the parameters `prefix` + field."""
     for field in fields(group):
         if field.name not in more:
             value = values[prefix + field.name]
@@ -266,6 +262,10 @@ def _make_kind(kind: str, group: Mapping[str, Any], seed: int, budget: Budget) -
         raise ParameterProblem(f"parameter 'text.{kind}.stop': {error}") from error
     lag = group.get("lag_ticks", 0) or ticks_of_text(task.max_tokens, budget.steps) + 1
     return TextKind(
-        task, every, on_instruction, feed_after=lag if group.get("feed_prompt", False) else 0,
-        cancel_on_instruction=group["when_instructed"] == "cancel", at_once=group.get("at_once", 1),
-    )  # fmt: skip
+        task,
+        every,
+        on_instruction,
+        feed_after=lag if group.get("feed_prompt", False) else 0,
+        cancel_on_instruction=group["when_instructed"] == "cancel",
+        at_once=group.get("at_once", 1),
+    )

@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 
 
 class Trigger(ABC):
-    """What starts ticks. due: when the coming one is due; skipped: wholly missed periods so far; period:
-    seconds between ticks where the trigger sets them, else None."""
+    """What starts ticks. due: of the next one; skipped: wholly missed periods so far; period: seconds between
+    ticks where the trigger sets them, else None."""
 
     period: float | None = None
 
@@ -36,7 +36,7 @@ class Trigger(ABC):
         """No tick could start for want of input. Move on once a whole period has passed."""
 
     def resume(self, now: float) -> None:  # noqa: B027
-        """The input that a due tick waited for has come: it starts now, and the next one counts from here."""
+        """The input of a due tick has come: it starts now, and the next one counts from here."""
 
     def has_published(self) -> None:  # noqa: B027
         """The tick's chunk left."""
@@ -45,9 +45,8 @@ class Trigger(ABC):
 class PeriodTrigger(Trigger):
     """Ticks on a grid. A late tick starts as soon as it can; only periods that passed wholly are skipped.
 
-    When ticks wait for their input, the grid begins anew with each input that came. If the grid were kept,
-    texts would get only what happens to be left of a period: nothing at all with images slower than the
-    period, while the machine idles until the next image.
+    When ticks wait for their input, the grid restarts with each input. Else texts would get only what happens
+    to be left of a period: nothing with images slower than the period, while the machine is idle.
     """
 
     def __init__(self, period: float) -> None:
@@ -91,7 +90,7 @@ class ImagesTrigger(Trigger):
 
     def begin(self, now: float, chunk_end: float) -> float:
         if self._last is not None:
-            # A pause says nothing about the rate.
+            # A pause is no measure of the rate.
             self._interval += 0.1 * (min(now - self._last, 2 * self._interval) - self._interval)
         self._last = now
         self.due = now
@@ -118,5 +117,7 @@ class ChunkEndTrigger(Trigger):
 
 # By the value of parameter `trigger`; made with the period.
 TRIGGERS: dict[str, type[PeriodTrigger | ImagesTrigger | ChunkEndTrigger]] = {
-    "period": PeriodTrigger, "images": ImagesTrigger, "chunk_end": ChunkEndTrigger,
-}  # fmt: skip
+    "period": PeriodTrigger,
+    "images": ImagesTrigger,
+    "chunk_end": ChunkEndTrigger,
+}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the worker has not come back, as the executor sees it on the steady clock.
+"""How long the worker has not returned, on the steady clock.
 
-A tick that does not return cannot be ended from within its process. So the executor reports it, and at last
-ends the process. All methods run in the executor's thread.
+A tick that does not return cannot be ended from within its process: the executor reports it and later ends
+the process. All methods run in the executor's thread.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from collections.abc import Callable
 from oxygen_ros.node import diagnostics as level
 from oxygen_ros.node.diagnostics import Diagnostics
 
-# Longest time one look may add [s]: a process that was stopped and goes on, or a machine that slept, has a
-# steady clock that ran on. Only what was watched counts.
+# Longest time one look may add [s]: the steady clock runs on while a process is stopped or a machine sleeps.
 LONGEST_LOOK = 2.0
 
 
 class Watchdog:
-    """Watches one worker by its last sign of life."""
+    """Watches the times at which one worker's turns begin."""
 
     def __init__(
         self, diagnostics: Diagnostics, stuck: float, give_up: float, end_process: Callable[[str], object]
@@ -49,7 +48,7 @@ class Watchdog:
     def measure(self, last_sign: float, now: float) -> float:
         """Seconds the worker is known to have been inside one turn. now: of the clock of `last_sign` [s]"""
         if last_sign != self._sign:
-            # What passed since the sign was not watched from its beginning on.
+            # The time since the sign was not all watched.
             self._stuck = min(max(now - last_sign, 0.0), LONGEST_LOOK)
             self._sign = last_sign
         else:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one thread that synchronizes inputs, runs ticks and publishes.
 
-Its loop: when it looks, when it ticks, what it does when something fails. The executor only wakes it.
-Everything runs in the worker's thread, but for `start`, `stop`, `join`, `poke` and `poke_clock`.
+The executor only wakes it. Everything runs in the worker's thread, except `start`, `stop`, `join`, `poke` and
+`poke_clock`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from oxygen_ros.node.device import is_device_lost
 from oxygen_ros.node.diagnostics import ERROR, Diagnostics
 from oxygen_ros.node.housekeeping import Housekeeper
 from oxygen_ros.node.inputs import INSTRUCTION_CHARS, QUESTIONS_KEPT, Inputs, clean_words
+from oxygen_ros.node.managed import describe_error
 from oxygen_ros.node.monitor import Monitor
 from oxygen_ros.node.outputs import Outputs
 from oxygen_ros.node.record import TickTimes
@@ -38,7 +39,7 @@ BACK_OFF = (0.1, 5.0)  # s: first and longest pause after a failed tick
 class Worker:
     """Runs ticks from `start` to `stop`. One activation, one worker.
 
-    device_lost:  called when the device can compute nothing any more; the process must end
+    device_lost:  called when the device is unusable; the process must end
     give_up:      called when too many ticks in a row failed; the node must deactivate
     """
 
@@ -61,7 +62,7 @@ class Worker:
         self._wants_images = True
         self._failures = 0
         self._rest_until = 0.0
-        self._due: float | None = None  # the next tick, where this one said when [s, steady clock]
+        self._due: float | None = None  # of the next tick, as the last one set it [s, steady clock]
         self._newest: dict[str, int] = {}
         self._questions_lost = self.inputs.questions_lost
         self.last_sign = time.monotonic()
@@ -69,7 +70,7 @@ class Worker:
 
     @property
     def instruction(self) -> str:
-        """What the robot is told to do now; the next activation goes on with it."""
+        """The present instruction, which the next activation keeps."""
         return self.control.session.instruction
 
     def start(self) -> None:
@@ -95,8 +96,6 @@ class Worker:
         if self.clocks.now() >= self.trigger.due:
             self._wake.set()
 
-    # -- the loop ------------------------------------------------------------------------------
-
     def _run(self) -> None:
         torch.set_num_threads(self.settings.model.torch_threads)
         self.inputs.clear()
@@ -106,8 +105,9 @@ class Worker:
             while not self._is_stopping:
                 self.last_sign = time.monotonic()
                 pause = self._attempt(self._turn)
-                # After the tick: a due one waits for no report, no log line and no garbage collection.
-                pause = housekeeper.rest(max(pause, self._attempt(self._look)))
+                # After the tick: a due one does not wait for reports, log lines or garbage collection.
+                looked = self._attempt(lambda: self.monitor.look(self.synchronizer, self.control))
+                pause = housekeeper.rest(max(pause, looked))
                 if pause > 0:
                     self._wake.wait(min(pause, LOOK_EVERY))
                 self._wake.clear()
@@ -116,22 +116,18 @@ class Worker:
         except Exception as error:
             self.diagnostics.report("text", ERROR, f"texts not ended: {error}")
 
-    def _attempt(self, work: Callable[[], float]) -> float:
-        """Whatever goes wrong, the robot's control must not end silently: reported, and tried again."""
+    def _attempt(self, work: Callable[[], float | None]) -> float:
+        """Report an error and try again: control must not end silently."""
         try:
-            return work()
+            return work() or 0.0
         except Exception as error:
             return self._survive(error)
 
-    def _look(self) -> float:
-        self.monitor.look(self.synchronizer, self.control)
-        return 0.0
-
     def _turn(self) -> float:
-        """Look at inputs and clock, tick when one is due. Returns how long there is nothing to do [s]."""
+        """Check inputs and clock, tick when one is due. Returns how long there is nothing to do [s]."""
         has_jumped, has_leapt = self.clocks.take_jumps()
         if has_jumped:
-            # What waits in the queues was stamped before the jump.
+            # The queues hold messages from before the jump.
             self.inputs.clear(keep_questions=True)
             self._restart("the ROS clock went back")
         if has_leapt:
@@ -147,7 +143,7 @@ class Worker:
             self.monitor.miss([StreamProblem("/clock", "silent", cause=cause)])
             return RETRY_EVERY
         if not self._has_begun:
-            # Not at activation: a grid that began at time 0 would have missed half a century.
+            # Not at activation: a grid from time 0 would count decades of missed periods.
             self.trigger.start(now)
             self._has_begun = True
         if now < self.trigger.due:
@@ -168,7 +164,7 @@ class Worker:
         return RETRY_EVERY
 
     def _tick(self, inputs: InputSet, was_awaited: bool) -> None:
-        """Tick over a set of inputs and publish everything that comes of it.
+        """Tick over a set of inputs and publish the results.
 
         was_awaited: the tick was due before the inputs came; periods that passed meanwhile are not missed
 
@@ -196,8 +192,6 @@ class Worker:
         if self.settings.engine.debug and record.state.live == 0:
             self.control.session.engine.check_integrity()
 
-    # -- inputs --------------------------------------------------------------------------------
-
     def _drain(self) -> None:
         """Feed what came in to the synchronizer."""
         for stream, message, received_ns in self.inputs.drain():
@@ -214,7 +208,7 @@ class Worker:
         late_ns = int(max(1.0, 2 * self.settings.inputs.max_age) * 1e9)
         if stamp_ns < self._newest.get(stream, 0) - late_ns:
             self._restart(f"{self.inputs.topics[stream]}: stamps went back; a recording that loops?")
-        # The end of the last round may come after the beginning of this one; it says nothing of this one.
+        # Messages from the end of the last round may still arrive; they do not count.
         if stamp_ns < self.clocks.now_ns() + late_ns:
             self._newest[stream] = max(stamp_ns, self._newest.get(stream, 0))
 
@@ -236,7 +230,7 @@ class Worker:
                 f"{lost} questions not asked: more than {QUESTIONS_KEPT} came between two ticks; "
                 "ask fewer at once"
             )
-        if text.takes_questions:
+        if any(kind.is_question for kind in text.kinds):
             for question in filter(None, questions):
                 self.control.session.ask(question)
         elif questions:
@@ -255,7 +249,7 @@ class Worker:
         return len(ended)
 
     def _restart(self, reason: str) -> None:
-        """Time began anew: nothing seen before belongs to it."""
+        """Forget all inputs and texts: time went back."""
         self.synchronizer.clear()
         self._newest.clear()
         ended = self._stop_texts(FinishReason.CANCELLED)
@@ -263,7 +257,7 @@ class Worker:
         self.monitor.restart(f"{reason}: inputs forgotten, {ended} texts cancelled")
 
     def _survive(self, error: Exception) -> float:
-        """A tick failed: end its texts, say so, rest. Returns the pause [s]."""
+        """A tick failed: end its texts, report it, rest. Returns the pause [s]."""
         device = self.control.session.engine.model.device
         if is_device_lost(device, error):
             self._is_stopping = True
@@ -272,13 +266,13 @@ class Worker:
         pause: float = min(BACK_OFF[0] * 2**self._failures, BACK_OFF[1])
         self._failures += 1
         self._rest_until = time.monotonic() + pause
-        # The periods of the rest are not missed for want of speed.
+        # Periods during the rest do not count as missed.
         self._has_begun = False
-        words = f"tick failed: {type(error).__name__}: {error}"
+        words = f"tick failed: {describe_error(error)}"
         try:
             ended = self._stop_texts(FinishReason.ERROR)
         except Exception as second:
-            # Ending the texts failed as well; the next tick's own failure will tell more.
+            # Ending the texts failed as well; the next tick will fail and be reported.
             words += f"; ending the texts failed: {second}"
         else:
             words += f"; {ended} texts ended"

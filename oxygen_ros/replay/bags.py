@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bags without a ROS installation: types of our messages, a writer and a reader.
 
-The only user of the `rosbags` library. What is in a message is the callers' business.
+The only user of the `rosbags` library. Callers interpret the messages.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def read_messages(
     try:
         with AnyReader([bag], default_typestore=types) as reader:
             wanted = [c for c in reader.connections if topics is None or c.topic in topics]
-            # No connection chosen would mean all of them to the library.
+            # The library takes no connection for all of them.
             for connection, stamp, raw in reader.messages(wanted) if wanted else ():
                 visit(connection.topic, stamp, types.deserialize_cdr(raw, connection.msgtype))
     except BagError:

@@ -44,7 +44,7 @@ class Play:
 
 
 class PlayError(RuntimeError):
-    """The bag cannot be played as asked; says what is wrong and what would be right."""
+    """The bag cannot be played as asked; the message has the problem and the cure."""
 
 
 def parse_arguments(words: Sequence[str]) -> Play:
@@ -77,7 +77,7 @@ class Player:
 
     def __init__(self, node: Any, play: Play) -> None:
         """node: an rclpy node. Raises PlayError for a bag or topics that cannot be read."""
-        # Both are wanted by this program alone: the node runs without rosbags.
+        # Only this program needs rosbags; the node runs without it.
         from rosbags.rosbag2 import Reader
         from rosbags.rosbag2.errors import ReaderError
 
@@ -103,7 +103,7 @@ class Player:
         return sorted({publisher.topic_name for publisher in self._publishers.values()})
 
     def run(self, stop: threading.Event) -> int:
-        """Play to the end, or until `stop`; how many messages went out."""
+        """Play to the end, or until `stop`; returns the number of messages."""
         count = 0
         stop.wait(self._play.delay)
         while not stop.is_set():
@@ -119,7 +119,7 @@ class Player:
         self._reader.close()
 
     def _pace(self, stop: threading.Event) -> Iterator[tuple[Any, bytes]]:
-        """(publisher, bytes) of each message when its time has come; the clock is kept going in between."""
+        """(publisher, bytes) of each message when its time has come; the clock is published in between."""
         connections = [c for c in self._reader.connections if c.id in self._publishers]
         started = time.monotonic()
         first_ns: int | None = None
@@ -157,7 +157,7 @@ class Player:
         return self._node.create_publisher(Clock, "/clock", QoSProfile(depth=10))
 
     def _advertise(self) -> dict[int, Any]:
-        """connection id -> publisher. A type that is not installed is left out, loudly."""
+        """connection id -> publisher. A type that is not installed is left out and logged."""
         renamed = dict(self._play.remap)
         publishers: dict[int, Any] = {}
         by_topic: dict[str, Any] = {}
@@ -190,13 +190,13 @@ def find_message(name: str) -> Any:
 
 
 def make_profile(connection: Any) -> Any:
-    """The QoS a topic was recorded with; reliable with depth 10 where the bag does not say."""
+    """The QoS a topic was recorded with; reliable with depth 10 where the bag has none."""
     from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
     offered = list(getattr(connection.ext, "offered_qos_profiles", ()) or ())
     if not offered:
         return QoSProfile(depth=10)
-    # With several publishers recorded, the strongest offer satisfies every listener of any of them.
+    # With several publishers recorded, the strongest offer satisfies all their subscribers.
     is_reliable = any(profile.reliability.name == "RELIABLE" for profile in offered)
     is_latched = all(profile.durability.name == "TRANSIENT_LOCAL" for profile in offered)
     return QoSProfile(
@@ -216,7 +216,7 @@ def main(words: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     at = words.index("--ros-args") if "--ros-args" in words else len(words)
     play = parse_arguments(words[:at])
-    # Not our own words: rcl would take FROM:=TO for its own, as it did before there was --ros-args.
+    # Not our own arguments: rcl would take FROM:=TO for a remapping.
     rclpy.init(args=words[at:], signal_handler_options=SignalHandlerOptions.NO)
     node = rclpy.create_node("oxygen_play")
     shutdown.call_when_asked()

@@ -2,8 +2,8 @@
 """Differences of positions and points between two of them, on a straight line.
 
 All code in robot/ that measures or interpolates positions calls these two functions, and limits.py brings
-positions onto this line once (`_Group.find_targets`). So here is the place for what a joint that turns freely
-needs: a difference of at most half a turn.
+positions onto this line once (`_Group.find_targets`). A joint that turns freely would need a difference of at
+most half a turn here.
 """
 
 from __future__ import annotations

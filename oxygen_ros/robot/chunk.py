@@ -3,8 +3,8 @@
 
 The observation was made at `stamp_ns`, and action i is the state to be *reached* at stamp + (i + 1) * step.
 Policies are trained on pairs (observation at t, command issued at t and held until t + step), so the first
-command has done its work one step after the observation, not at it. A trajectory controller needs the same:
-`time_from_start` of the first point is one step, never zero.
+action is reached one step after the observation. `time_from_start` of a trajectory's first point is one step,
+never zero.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Chunk:
 
     @property
     def valid_until_ns(self) -> int:
-        """When the last action is due [ns, ROS clock]; the chunk says nothing about later times."""
+        """When the last action is due [ns, ROS clock]."""
         return self.stamp_ns + int(self.offsets_ns[-1])
 
     def first_valid(self, now_ns: int) -> int:
@@ -87,10 +87,9 @@ class Chunk:
     def trajectory(self, now_ns: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The actions not yet past, for a JointTrajectory whose header stamp is `stamp_ns`.
 
-        A trajectory controller takes a stamp in the past as the start of the time axis, not as an order to
-        begin there: it joins what it is doing now to the first point. So the stamp stays the time of the
-        observation, `time_from_start` keeps counting from it, and past points are left out. The new chunk is
-        spliced in at the present, with no step back and none repeated.
+        A trajectory controller takes a stamp in the past as the start of the time axis and continues from its
+        present state to the first point. So the stamp is the time of the observation, `time_from_start`
+        counts from it, and past points are left out: no step back, none repeated.
 
         Returns time_from_start int64 [n] [ns], strictly increasing and above now_ns - stamp_ns, and
         positions float64 [n, A] (a view), n >= 1.
@@ -112,8 +111,7 @@ def check_timing(period_s: float, latency_p99_s: float, horizon: int, step: floa
     """Check that a chunk lasts until the next one is there: period + p99 latency <= horizon * step.
 
     period_s:       seconds between two ticks
-    latency_p99_s:  99th percentile of observation to publication [s], measured after warm-up: the first
-                    runs of a model are slower by far and say nothing about the rest
+    latency_p99_s:  99th percentile of observation to publication [s], measured after warm-up
     horizon, step:  H actions, `step` seconds apart
 
     Raises ChunkError with both sides of the inequality, and for values that are not finite and positive.

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joint limits from a robot description (URDF), and merged with those a person set.
+"""Joint limits from a robot description (URDF), and merged with those that parameters set.
 
-The format is that of https://wiki.ros.org/urdf/XML/joint; only `<limit>` and `<mimic>` are read. The node
-knows where the text comes from, and what to do without it.
+The format is that of https://wiki.ros.org/urdf/XML/joint; only `<limit>` and `<mimic>` are read.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ class DescriptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a description says of one joint.
+    """The limits of one joint in a description.
 
-    kind:      "revolute" | "continuous" | "prismatic"
+    kind:      "revolute" | "continuous" (no position limits, and none missing) | "prismatic"
     lower, upper, velocity:  [rad or m, and their rate]; infinite where the description sets none
     problem:   why its limits cannot be used as they are, "" when they can. It matters only for a joint that
                is commanded and whose limits are not set by parameters
@@ -39,16 +38,9 @@ class Described:
     velocity: float = inf
     problem: str = ""
 
-    @property
-    def turns_freely(self) -> bool:
-        """No position limits, and none missing."""
-        return self.kind == "continuous"
-
 
 def read_description(text: str) -> dict[str, Described]:
-    """Joint name -> what the URDF says of its limits.
-
-    A joint that others mimic is limited so far that they stay within their own limits too.
+    """Joint name -> its limits in the URDF, narrower where joints that mimic it need it.
 
     Raises DescriptionError for what is no URDF. A document type declaration is refused before it is read: no
     URDF needs one, and its entities can name files or grow without bound.

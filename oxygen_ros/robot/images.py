@@ -2,8 +2,8 @@
 """Bytes of an image message to RGB pixels.
 
 Callers pass the fields of `sensor_msgs/Image` or `sensor_msgs/CompressedImage`, no ROS types. The common
-encodings need numpy only. cv_bridge is imported when a Bayer image comes, and not before, so that a broken
-OpenCV harms nobody who does not use it. Resizing and normalizing pixels are the models' (models/images.py).
+encodings need numpy only. cv_bridge is imported with the first Bayer image, so that a broken OpenCV affects
+nothing else. Models resize and normalize the pixels (models/images.py).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BAND = 16  # rows
 _LUMA, _RED_V, _GREEN_U, _GREEN_V, _BLUE_U = (
     round(value * (1 << _BITS)) for value in (255 / 219, 1.596027, -0.391762, -0.812968, 2.017232)
 )
-# A compressed file may claim any size before it shows a pixel; no camera here is larger.
+# A compressed file may declare any size; no camera is larger than this.
 MAX_PIXELS = 64_000_000
 # What Pillow raises for one that is truncated or foreign.
 _BROKEN_FILE = (
@@ -182,7 +182,7 @@ def _pick_channels(rows: NDArray[np.uint8], channels: int, order: tuple[int, int
 def _decode_420(
     encoding: str, height: int, width: int, step: int, data: Any, topic: str
 ) -> NDArray[np.uint8]:
-    """nv12 and nv21: drivers disagree on whether `height` counts the chroma rows; the data's size tells."""
+    """nv12 and nv21. In some drivers `height` counts the chroma rows: the data's size decides."""
     have = len(_as_bytes(data, topic))
     counts_chroma = height % 3 == 0 and step * height <= have < step * (height + height // 2)
     picture_height = height * 2 // 3 if counts_chroma else height

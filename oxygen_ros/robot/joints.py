@@ -20,7 +20,7 @@ from oxygen_ros.robot.arithmetic import interpolate
 
 # Bounds the memory whatever the rate: 8 s of one joint at 500 Hz.
 MAX_READINGS = 4096
-STRANGERS = 8  # names of unknown joints, kept for messages
+OTHERS_KEPT = 8  # names of unknown joints, for messages
 
 FaultReason = Literal["silent", "stale", "rejected"]
 
@@ -31,7 +31,7 @@ class JointFault:
 
     joint:   its name; "" for the message as a whole
     reason:  silent: never received. stale: no reading near enough. rejected: its reading there was refused
-    detail:  what holds of the joint: the sentence's part after its name
+    detail:  the message's part after the joint's name
     """
 
     joint: str
@@ -129,8 +129,8 @@ class JointBuffer:
         self.history_ns = history_ns
         unlimited = (-float("inf"), float("inf"))
         self._tracks = {name: _Track(name, *ranges.get(name, unlimited)) for name in self.names}
-        # Names that messages carry beside ours: the cure when a joint of ours never comes.
-        self._strangers: dict[str, None] = {}
+        # Other names in messages, shown when a joint of ours never comes.
+        self._others: dict[str, None] = {}
         if len(self._tracks) != len(self.names):
             raise ValueError(f"joint names must differ, got {list(names)}")
 
@@ -145,7 +145,7 @@ class JointBuffer:
         """Merge one JointState; any subset of the joints, in any order, beside any others.
 
         stamp_ns:   its header's stamp [ns]
-        names:      its joints; those this buffer does not know are ignored, whatever their value
+        names:      its joints; unknown ones are ignored, whatever their value
         positions:  [rad or m], one for each name
 
         Returns what was rejected and why; [] when nothing was. A rejected reading blanks its joint around its
@@ -168,8 +168,8 @@ class JointBuffer:
         for name, value in zip(names, positions, strict=True):
             track = tracks.get(name)
             if track is None:
-                if len(self._strangers) < STRANGERS:
-                    self._strangers[name] = None
+                if len(self._others) < OTHERS_KEPT:
+                    self._others[name] = None
                 continue
             # Written so that NaN fails it; infinite bounds let no infinity pass.
             if not (track.lower <= value <= track.upper and isfinite(value)):
@@ -209,7 +209,7 @@ class JointBuffer:
             if isfinite(track.value_at(stamp_ns, oldest, newest)):
                 continue
             if not track.stamps:
-                carried = f" (messages carry {', '.join(self._strangers)})" if self._strangers else ""
+                carried = f" (messages carry {', '.join(self._others)})" if self._others else ""
                 faults.append(JointFault(name, "silent", f": never received{carried}"))
             elif track.rejection and max(track.around(stamp_ns, oldest, newest)) >= 0:
                 faults.append(track.rejection)
@@ -245,7 +245,7 @@ class JointBuffer:
 
 
 def summarize(faults: Iterable[JointFault]) -> str:
-    """Faults in one sentence: joints of which the same holds are named together."""
+    """Faults in one sentence: joints with the same fault are named together."""
     joints: dict[str, list[str]] = {}
     for fault in dict.fromkeys(faults):
         joints.setdefault(fault.detail, []).extend([repr(fault.joint)] if fault.joint else [])

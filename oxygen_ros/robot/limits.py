@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joint limits over a chunk: a limited chunk commands no position and no speed beyond them.
 
-Collisions, accelerations and efforts are not checked; they are the controller's. Of components that are no
-joints only what holds for all is checked: every value is finite.
+Collisions, accelerations and efforts are not checked; the controller limits those. Components that are no
+joints are only checked to be finite.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def _walk(
             np.add(previous, wanted[step], out=target[step])
             np.minimum(np.maximum(target[step], lower), upper, out=goal)
         np.minimum(np.maximum(goal, previous - most), previous + most, out=here)
-        # The last word is the position's; `_require_way_back` made the two agree up to rounding.
+        # Position limits come last; `_require_way_back` made both agree up to rounding.
         np.minimum(np.maximum(here, lower), upper, out=here)
         previous = here
     return _Way(target, inside, allowed, before)

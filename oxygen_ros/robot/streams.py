@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from oxygen_ros.robot.joints import JointFault, summarize
 
-Reason = Literal["silent", "stale", "unsynchronised", "unstamped", "rejected", "future"]
+Reason = Literal["silent", "stale", "unsynchronized", "unstamped", "rejected", "future"]
 
 JOINTS = "joint_states"  # the stream that is no camera
 
@@ -38,15 +38,15 @@ class StreamProblem:
 
     stream:     camera name, or "joint_states"
     reason:     silent: nothing was received since the start. stale: the newest stamp is too old.
-                unsynchronised: fresh, but no set of all cameras within the skew. unstamped: stamp zero.
+                unsynchronized: fresh, but no set of all cameras within the skew. unstamped: stamp zero.
                 rejected: content refused. future: stamped further ahead than inputs may be old.
-    cause:      what was wrong, in words, where it was found out elsewhere (an image that does not decode)
+    cause:      what was wrong, where another module found it (an image that does not decode)
     joints:     the joints at fault and why
-    offset_ns:  unstamped: the stamp. future: how far it is ahead of now. unsynchronised: the least distance
+    offset_ns:  unstamped: the stamp. future: how far it is ahead of now. unsynchronized: the least distance
                 to an image of `lead`
-    limit_ns:   the largest offset (future, unsynchronised) or age (stale) permitted
-    lead:       unsynchronised: the camera with the newest image
-    behind_ns:  unsynchronised: newest image of `lead` less the newest of this stream
+    limit_ns:   the largest offset (future, unsynchronized) or age (stale) permitted
+    lead:       unsynchronized: the camera with the newest image
+    behind_ns:  unsynchronized: newest image of `lead` less the newest of this stream
     figures:    of the stream when inputs were looked for; None: the problem is of one message
     """
 
@@ -77,9 +77,9 @@ class StreamProblem:
             case "future":
                 return (
                     f"stamp is {offset} ahead of now (limit {limit}); are the clocks of the machines "
-                    "synchronised, and is use_sim_time the same everywhere?"
+                    "synchronized, and is use_sim_time the same everywhere?"
                 )
-            case "unsynchronised":
+            case "unsynchronized":
                 return (
                     f"skew to {self.lead!r} is {offset} at best (limit for all cameras together {limit}), "
                     f"its newest image is {self.behind_ns / 1e9:.3f} s behind"
@@ -126,8 +126,8 @@ class Stream:
     def clear(self) -> None:
         """Forget everything but the name."""
         self.count = 0
-        self.counted_before = 0  # `count` at the last look, to tell a frozen stream from a dead one
-        self.last_ns: int | None = None  # stamp of the last message to arrive; not the largest, so it heals
+        self.counted_before = 0  # `count` at the last look: a frozen stream still counts
+        self.last_ns: int | None = None  # stamp of the last message to arrive, not the largest
         self.faulty = False
         self.problem: StreamProblem | None = None
         self.receipts: deque[int] = deque(maxlen=_RATE_WINDOW)
@@ -149,8 +149,8 @@ class Stream:
         self.faulty = True
 
     def rate_hz(self, latest_receipt_ns: int) -> float:
-        """Messages a second over the last ones. `latest_receipt_ns`: last receipt of any stream. It stands
-        for the present: times of receipt may be on another clock than stamps."""
+        """Messages a second over the last ones. `latest_receipt_ns`: last receipt of any stream, used as the
+        present: times of receipt may be on another clock than stamps."""
         if len(self.receipts) < 2:
             return 0.0
         span = self.receipts[-1] - self.receipts[0]

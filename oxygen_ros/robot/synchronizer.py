@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Synchronizes the input streams: the newest images that belong together, and the joints at that instant.
 
-The synchronizer decides what belongs together and what is too old, and explains what is missing otherwise. It
-decodes nothing (payloads are opaque), knows no ROS and reads no clock.
+It decides what belongs together and what is too old, and explains what is missing otherwise. It decodes
+nothing (payloads are opaque), uses no ROS and reads no clock.
 
-Threads: every method of `Synchronizer` is called from ONE thread, the worker. Subscription callbacks only put
-messages into a queue and return; the worker feeds them in before it takes. So there is no lock.
+Threads: every method of `Synchronizer` is called from ONE thread, the worker. Subscription callbacks only
+queue messages, and the worker adds them before it takes a set. So there is no lock.
 
-Two kinds of time are used and never compared. Stamps and `now_ns` are on the ROS clock; `received_ns` may be
-on a steady clock and serves rates alone.
+Two clocks are used and never compared. Stamps and `now_ns` are on the ROS clock; `received_ns` may be on a
+steady clock and serves rates alone.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class InputSet:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """No coherent inputs; `problems` says for each stream at fault what it lacks. Never empty."""
+    """No coherent inputs; `problems` has each stream at fault and is never empty."""
 
     problems: tuple[StreamProblem, ...]
 
@@ -71,10 +71,10 @@ class Synchronizer:
     max_age_ns:        largest age of any stamp at the time of taking, largest distance of a joint
                        reading from the instant, and how far ahead of now a stamp may lie [ns]
     optional_cameras:  taken where they fit a set, else left out
+    optional:          the same
 
-    Images are kept until `take` or `discard_old` finds them older than `max_age_ns`, so that cameras meet
-    whose transport delays differ by less than that, whatever their rates. Never more than MAX_IMAGES of one:
-    those that arrived first leave first.
+    Images are kept until `take` or `discard_old` finds them older than `max_age_ns`: transport delays of
+    cameras may differ by less than that. At most MAX_IMAGES of a camera are kept, those that arrived last.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class Synchronizer:
         optional_cameras: Sequence[str] = (),
     ) -> None:
         self._required = tuple(camera for camera in cameras if camera not in optional_cameras)
-        self._optional = tuple(optional_cameras)
-        names = (*self._required, *self._optional)
+        self.optional = tuple(optional_cameras)
+        names = (*self._required, *self.optional)
         if not self._required:
             raise ValueError(f"at least one camera must be required; optional are {list(optional_cameras)}")
         if len(set(names)) != len(names) or JOINTS in names:
@@ -170,13 +170,8 @@ class Synchronizer:
             stream.counted_before = stream.count
         return result
 
-    @property
-    def optional(self) -> tuple[str, ...]:
-        """Cameras that a set may lack."""
-        return self._optional
-
     def discard_old(self, now_ns: int) -> None:
-        """Let go of images that `take` could not use any more. For where takes are rare: images are large."""
+        """Drop images that `take` could not use any more, where takes are rare: images are large."""
         oldest = now_ns - self._max_age_ns
         for images in self._images.values():
             for stamp_ns in [stamp for stamp in images if stamp < oldest]:
@@ -214,8 +209,8 @@ class Synchronizer:
         self._last_now_ns = None
 
     def _drop_unusable(self, now_ns: int, within: tuple[int, int]) -> None:
-        """Drop what is too old to be used again, and what is stamped too far ahead: an image from the future
-        would pass for a fresh one when its time comes, long after it was taken."""
+        """Drop what is too old, and what is stamped too far ahead: it would pass for fresh long after it was
+        taken."""
         oldest, newest = within
         for camera, images in self._images.items():
             for stamp_ns in [stamp for stamp in images if not oldest <= stamp <= newest]:
@@ -247,7 +242,7 @@ class Synchronizer:
         self, instant: int, required: Mapping[str, int], joints: NDArray[np.float64], now_ns: int
     ) -> InputSet:
         stamps = dict(required)
-        for camera in self._optional:
+        for camera in self.optional:
             first, last = min(stamps.values()), max(stamps.values())
             fitting = [
                 stamp
@@ -268,8 +263,6 @@ class Synchronizer:
             received_ns=max(self._images[camera][stamp][1] for camera, stamp in stamps.items()),
             is_new=is_new,
         )
-
-    # -- what is missing -----------------------------------------------------------------------
 
     def _find_problems(
         self, newest_ns: int | None, now_ns: int, within: tuple[int, int]
@@ -306,7 +299,7 @@ class Synchronizer:
         for camera, gap in (apart or distances).items():
             yield StreamProblem(
                 camera,
-                "unsynchronised",
+                "unsynchronized",
                 offset_ns=gap,
                 limit_ns=self._max_skew_ns,
                 lead=lead,
@@ -325,7 +318,7 @@ class Synchronizer:
             joints = faults if known and set(faults) <= set(known) else (*known, *faults)
             yield replace(stream.problem, joints=joints, figures=figures)
             return
-        # Of several reasons the one that says most about the cause.
+        # Of several reasons the one nearest to the cause.
         reasons: tuple[Reason, ...] = ("rejected", "stale", "silent")
         reason = next(reason for reason in reasons if any(fault.reason == reason for fault in faults))
         yield StreamProblem(JOINTS, reason, joints=faults, figures=figures)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another family is measured by one entry among the presets; this one has no floors and no ablation."""
+"""Another family is measured by one entry among the presets, without floors and ablation."""
 
 from __future__ import annotations
 

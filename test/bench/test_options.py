@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may not be asked for is refused at once, with what may."""
+"""Invalid options are refused at once, with the allowed values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The measure of the engine's own time: so many texts in flight, and figures that can be read again."""
+"""The measure of the engine's own time: the texts in flight, and the JSON."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plain computation that speed is measured against gives the served actions, whichever way it goes."""
+"""The plain computation that speed is measured against gives the served actions, with any improvements."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs beside the benchmark: two processes on one device, the GPU check; and what a device tells."""
+"""The programs beside the benchmark: two processes on one device, the GPU check; figures of a device."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_parallel(tmp_path: Path) -> None:
 
 
 def test_masked_attention_at_full_head_dimension() -> None:
-    """The way of the GPU, captured and over the whole pool, gives what the way of the CPU gives."""
+    """The GPU's path, captured and over the whole pool, gives the results of the CPU's path."""
     preset = small_preset(FULL_HEAD_DIM)
     config = preset.config
     assert config.backbone.head_dim == config.expert.head_dim == FULL_HEAD_DIM

@@ -159,7 +159,7 @@ def test_a_stopped_run_keeps_its_results(tmp_path: Path, number: signal.Signals)
 
 @pytest.mark.parametrize("program", [main, parallel.main])
 def test_stopped_during_the_imports(program: Callable[[list[str]], int]) -> None:
-    """The executables hold signals back until the program waits for them."""
+    """The executables block signals until the program waits for them."""
     before = signal.getsignal(signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each mode does with a schedule, counted by hand; what does not fit is refused in words."""
+"""What each mode does with a schedule, counted by hand; what does not fit is refused."""
 
 from __future__ import annotations
 

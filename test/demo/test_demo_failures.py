@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A demo that cannot be recorded, or whose simulator cannot run: said in a line, and nothing runs on."""
+"""A demo that cannot be recorded, or whose simulator cannot run: reported in a line; no process is left."""
 
 from __future__ import annotations
 

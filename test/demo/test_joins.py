@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The measurement of joins: it tells modes apart, is the same each time, and the command writes it down."""
+"""The measurement of joins: it distinguishes modes, is repeatable, and the command writes it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from oxygen_ros.robot.joining import JoinRule
 
 from oxygen_ros.demo.joins import SCATTER, JoinMeasurement, JoinPlan, ScatteredExpert, main
 from oxygen_ros.demo.sim.task import Task
 from oxygen_ros.demo.sim.world import World
 from oxygen_ros.observation import Leftover
+from oxygen_ros.robot.joining import JoinRule
 
 torch.set_num_threads(1)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the toy model importable as `engine_toy`, and keeps torch to one thread.
 
-Here lives no test. Test folders are no packages (`--import-mode=importlib`), so a helper beside
+Test folders are no packages (`--import-mode=importlib`), so a helper beside
 the tests has no import path of its own: it is loaded by file, once, under a name of its own.
 """
 

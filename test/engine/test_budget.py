@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much text a tick may advance: step counts, deadlines on a fake clock, learnt step costs."""
+"""How much text a tick may advance: step counts, deadlines on a fake clock, measured step costs."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_refusals_ease_the_estimate_until_a_step_runs_again() -> None:
 
 
 def test_text_comes_back_after_a_slow_phase() -> None:
-    """100 ms steps in a 60 ms slack fall silent; when steps are fast again, all of the text returns."""
+    """100 ms steps in a 60 ms slack stop; when steps are fast again, all of the text returns."""
     costs, clock = TextCosts(), FakeClock()
     budget = Budget(steps=4, mode="deadline", margin=0.0)
     for _ in range(20):
@@ -215,7 +215,7 @@ def test_text_comes_back_after_a_slow_phase() -> None:
 
 
 def test_usual_refusals_hardly_move_the_estimate() -> None:
-    """In deadline mode nearly every tick ends with a refusal; that must not make it an optimist."""
+    """In deadline mode nearly every tick ends with a refusal; that must not lower the estimate too far."""
     costs = TextCosts()
     for _ in range(300):
         costs.record(1, 0.01)
@@ -309,3 +309,43 @@ def test_a_prefix_without_texts_is_never_completed() -> None:
     engine.observe(see(1)).close()
     engine.advance(Budget(steps=4))
     assert model.calls["complete"] == 0
+
+
+def test_a_deadline_leaves_time_for_completing_a_prefix() -> None:
+    engine, model, clock = _busy()
+    model.before["complete"] = lambda: clock.sleep(0.01)
+    engine.advance(Budget(steps=1), clock.now + 1.0)  # learns that it takes 10 ms
+    with engine.observe(see(2)) as encoded:
+        engine.ask(encoded, TextTask(kind="memory", prompt="a", max_tokens=250))
+    budget = Budget(steps=5, mode="deadline", margin=0.005)
+    engine.advance(budget, clock.now + 0.012)
+    assert model.calls["complete"] == 1
+    engine.advance(budget, clock.now + 0.03)
+    assert model.calls["complete"] == 2
+
+
+def test_a_tick_without_time_to_fork_counts_as_one_refusal_however_many_wait() -> None:
+    """Each refusal eases the estimate: with many waiting it would soon be an optimist."""
+    engine, model, clock = _busy(texts=6)
+    model.before["fork"] = lambda: clock.sleep(0.01)
+    engine.costs.fork.record(0.01)
+    engine.advance(Budget(steps=1, mode="deadline", margin=0.0), clock.now + 0.005)
+    assert model.calls["fork"] == 0
+    assert engine.costs.fork.predict() == pytest.approx(0.01 * Cost.EASE)
+
+
+def test_a_slow_completion_is_waited_out_and_not_refused_for_ever() -> None:
+    engine, model, clock = _busy()
+    engine.costs.complete.record(0.03)
+    budget = Budget(steps=1, mode="deadline", margin=0.0)
+    ticks = 0
+    while not model.calls["complete"] and ticks < 1000:
+        engine.advance(budget, clock.now + 0.02)
+        ticks += 1
+    assert 150 < ticks < 300  # ln(2 / 3) / ln(0.998) = 203
+
+
+def test_without_a_step_nothing_is_completed_or_forked() -> None:
+    engine, model, _ = _busy()
+    engine.advance(Budget(steps=0))
+    assert (model.calls["complete"], model.calls["fork"], engine.live) == (0, 0, 1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The planned slots are enough for the configured load at its worst, and hardly more than that.
 
-Worst: every text runs to its token limit (a model that never says its end token), every cadence
+Worst: every text runs to its token limit (a model without its end token), every cadence
 falls on tick 1, and questions come in the pattern that holds the most prefixes.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model that raises leaves the accounting whole, loses no request, and the robot goes on."""
+"""A model that raises leaves the accounting consistent and loses no request; ticks go on."""
 
 from __future__ import annotations
 
@@ -90,6 +90,53 @@ def test_a_finished_text_survives_an_error_of_the_same_tick(mode: str) -> None:
     assert reasons[second] is FinishReason.ERROR
     assert reasons[first] is recite(observation, short).reason
     engine.check_integrity()
+
+
+def test_a_text_that_ended_keeps_its_reason_though_it_could_not_be_told() -> None:
+    """Ticks later it is too old besides."""
+    engine, model = build()
+    task = TextTask(kind="memory", prompt="ab", max_tokens=1, max_age=1)
+    observation = next(see(1, c) for c in range(99) if recite(see(1, c), task).tokens)
+    with engine.observe(observation) as encoded:
+        engine.ask(encoded, task)
+    _break_after(model, "detokenize", 1)
+    with pytest.raises(Broken):
+        engine.advance(Budget(steps=4))
+    model.before.clear()
+    engine.observe(see(2)).close()
+    engine.observe(see(3)).close()
+    (text,) = engine.advance(Budget(steps=4))
+    assert text.finish_reason is FinishReason.LENGTH
+    engine.check_integrity()
+
+
+@pytest.mark.parametrize("mode", ["shared", "isolated"])
+def test_texts_that_run_one_by_one_go_on_where_an_error_left_them(mode: str) -> None:
+    engine, model = build(mode=mode)
+    task = narration(max_tokens=20)
+    observation = next(see(1, c) for c in range(99) if len(recite(see(1, c), task).tokens) > 4)
+    with engine.observe(observation) as encoded:
+        engine.ask(encoded, task)
+        engine.ask(encoded, task)
+    _break_after(model, "extend", 3)
+    with pytest.raises(Broken):
+        engine.advance(Budget(steps=4))
+    model.before.clear()
+    texts = engine.advance(Budget(steps=4))
+    assert [(text.id, text.tokens) for text in texts] == [
+        (n, recite(observation, task).tokens) for n in (1, 2)
+    ]
+    engine.check_integrity()
+
+
+def test_a_chunk_that_fails_leaves_no_observation_open() -> None:
+    engine, model = build()
+    session = Session(engine, [], Budget())
+    _break_after(model, "denoise", 1)
+    for _ in range(3):
+        with pytest.raises(Broken):
+            run_tick(session, see(1))
+        assert engine.prefixes.used == 0
 
 
 def test_an_observation_that_does_not_fit_takes_no_slot() -> None:

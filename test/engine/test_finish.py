@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way a text ends, seen: the reason, the words, the counter, exactly once."""
+"""Every way a text ends: the reason, the text, the counter, exactly once."""
 
 from __future__ import annotations
 

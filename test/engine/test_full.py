@@ -131,3 +131,33 @@ def test_no_memory_grows_however_much_is_asked() -> None:
     assert model.suffixes is pools[1]
     assert engine.live == 3
     assert engine.counters.dropped + engine.counters.rejected == 50 * 5 - 3
+
+
+@pytest.mark.parametrize("mode", ["shared", "isolated"])
+def test_texts_that_run_one_by_one_run_in_the_order_of_their_priority(mode: str) -> None:
+    engine, _ = build(mode=mode)
+    with engine.observe(see(1)) as encoded:
+        memory, answer = engine.ask(encoded, _task()), engine.ask(encoded, _task("answer"))
+    assert [text.id for text in engine.advance(Budget(steps=4))] == [answer, memory]
+
+
+def test_only_those_who_hold_a_prefix_are_named_where_none_is_left() -> None:
+    """In batched mode a text that waits has none yet."""
+    engine, _ = build("batched", prefixes=2)
+    held = [engine.observe(see(stamp)) for stamp in (1, 2)]
+    engine.ask(held[0], _task())
+    with pytest.raises(
+        RuntimeError, match=r"held \(open `with` block of tick 1, open `with` block of tick 2\)"
+    ):
+        engine.observe(see(3))
+
+
+@pytest.mark.parametrize("when_full", ["reject_new", "drop_oldest"])
+def test_a_text_that_is_too_old_makes_room_for_the_new(when_full: str) -> None:
+    engine, _ = build(suffixes=1, when_full=when_full)
+    with engine.observe(see(1)) as encoded:
+        old = engine.ask(encoded, TextTask(kind="memory", prompt="abc", max_tokens=30, max_age=1))
+    engine.advance(NONE)
+    (new,), done = _tick(engine, 2, "memory")
+    assert _reasons(done) == {old: FinishReason.AGE}
+    assert [request.id for request in engine._scheduler.live] == [new]

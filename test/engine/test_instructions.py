@@ -63,7 +63,7 @@ def test_a_subtask_asked_at_t_stands_in_the_prompt_of_t_plus_lag(mode: str) -> N
     assert len({_fed(seen) for seen in run.observations}) > 2
     for text in run.texts:
         asked_about = run.observations[text.tick_asked - 1]
-        # What is told of a text is all that the toy's prefix depends on, beside image and joints.
+        # The fields of a text are all that the toy's prefix depends on, beside image and joints.
         assert (text.instruction, text.feedback) == ("tidy up", asked_about.feedback)
 
 
@@ -161,3 +161,42 @@ def test_an_instruction_stands_when_the_tick_after_it_fails() -> None:
         run.session.begin(1, {}, see(1).joints)
     run.tick()
     assert run.observations[-1].instruction == "wave"
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_the_kind_says_whether_its_texts_end_whatever_its_name(is_cancelled: bool) -> None:
+    kind = TextKind(narration(max_tokens=20), every_n_ticks=1, cancel_on_instruction=is_cancelled)
+    run = _start([kind], steps=1)
+    run.tick()
+    run.session.instruct("stack")
+    cancelled = [text.id for text in run.tick().finished if text.finish_reason is FinishReason.CANCELLED]
+    assert cancelled == [1] * is_cancelled
+
+
+def test_texts_that_an_instruction_ended_are_told_though_no_tick_follows() -> None:
+    kind = TextKind(memory(max_tokens=20), every_n_ticks=1, cancel_on_instruction=True)
+    run = _start([kind], steps=1)
+    run.tick()
+    run.session.instruct("stack")
+    assert [text.finish_reason for text in run.session.drain()] == [FinishReason.CANCELLED]
+
+
+def test_texts_that_an_instruction_ended_are_not_lost_when_the_others_cannot_be_told() -> None:
+    kinds = [
+        TextKind(memory(max_tokens=20), every_n_ticks=1, cancel_on_instruction=True),
+        TextKind(narration(max_tokens=20), every_n_ticks=1),
+    ]
+    run = _start(kinds, steps=1)
+    run.tick()
+    run.session.instruct("stack")
+    model = run.session.engine.model
+    assert isinstance(model, ToyModel)
+
+    def fail() -> None:
+        raise RuntimeError("broken")
+
+    model.before["detokenize"] = fail
+    with pytest.raises(RuntimeError, match="broken"):
+        run.session.stop(FinishReason.ERROR)
+    model.before.clear()
+    assert {text.kind for text in run.session.stop(FinishReason.ERROR)} == {"memory", "narration"}

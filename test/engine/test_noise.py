@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chance from (seed, stamp) alone: golden first values, no memory between calls, sampling by it."""
+"""Random numbers from (seed, stamp) alone: golden first values, no state between calls, sampling."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_uniform_depends_on_everything_it_is_drawn_from() -> None:
     assert np.mean(drawn) == pytest.approx(0.5, abs=0.06)
 
 
-# -- choosing by it ------------------------------------------------------------------------------
+# -- sampling ------------------------------------------------------------------------------------
 
 
 def _plain(logits: np.ndarray, temperature: float, top_p: float, uniform: float) -> int:
-    """Nucleus sampling in words: most probable first, until they sum to top_p, then by lot.
+    """Nucleus sampling in words: most probable first, until they sum to top_p, then one at random.
 
     Returns the place in the order of probability.
     """
@@ -82,7 +82,7 @@ def test_sampling_agrees_with_a_plain_one(
     knobs = (torch.tensor([x]) for x in (temperature, top_p, uniform))
     chosen = int(choose_sampled(torch.from_numpy(logits)[None], *knobs))
     place = np.argsort(-logits, kind="stable").tolist().index(chosen)
-    # Float32 sums may fall to either side of an edge of the lot or of the nucleus.
+    # Float32 sums may fall to either side of an edge.
     near = [
         _plain(logits.astype(np.float64), temperature, min(p, 1.0), min(max(u, 0.0), 1.0))
         for p in (top_p - 1e-5, top_p, top_p + 1e-5)

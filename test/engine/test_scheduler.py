@@ -56,7 +56,7 @@ def test_a_step_serves_all_then_prompts_then_drafts(
     for number, (slot, pending, finished) in enumerate(requests):
         request = _request(number, slot, pending)
         request.finish_reason = FinishReason.EOS if finished else None
-        scheduler.add(request)
+        scheduler.live.append(request)
     unfinished = [request for request in scheduler.live if not request.is_finished]
     plan = scheduler.plan(max_rows)
     if not unfinished:
@@ -85,8 +85,8 @@ def test_a_step_serves_all_then_prompts_then_drafts(
 def test_only_one_may_be_asked_for() -> None:
     scheduler = Scheduler(64, Drafts(0), lambda _: False)
     first, second = _request(0, 0, 3), _request(1, 1, 2)
-    scheduler.add(first)
-    scheduler.add(second)
+    scheduler.live.append(first)
+    scheduler.live.append(second)
     plan = scheduler.plan(8, only=second)
     assert plan is not None
     assert [(grant.request.id, grant.known) for grant in plan.grants] == [(1, 2)]

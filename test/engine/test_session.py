@@ -35,7 +35,7 @@ from oxygen_ros.engine import (
     TickReport,
 )
 from oxygen_ros.engine.noise import draw_noise
-from oxygen_ros.observation import Observation
+from oxygen_ros.observation import Leftover, Observation
 
 BUDGET = Budget(steps=4)
 MEMORY = memory(max_tokens=10)
@@ -46,7 +46,7 @@ ASKED = TextKind(answer())
 
 @dataclass
 class Run:
-    """What one run published, said and fed back."""
+    """The chunks, texts and feedback of one run."""
 
     observations: list[Observation] = field(default_factory=list)
     chunks: list[NDArray[np.float64]] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Run:
 
     @property
     def memories(self) -> list[str]:
-        """What was remembered in the prompt of each tick."""
+        """The memory in the prompt of each tick."""
         return [observation.feedback.get("memory", "") for observation in self.observations]
 
 
@@ -84,7 +84,7 @@ def _run(mode: str, ticks: int, budget: Budget = BUDGET, lag: int = LAG, **optio
         run.texts.update({text.id: text for text in report.finished})
     run.texts.update({text.id: text for text in session.drain()})
     engine.check_integrity()
-    assert session.is_idle
+    assert session.engine.live == 0
     return run
 
 
@@ -181,7 +181,7 @@ def test_a_question_is_answered_about_the_next_observation(mode: str) -> None:
     session = Session(engine, [TextKind(answer("", "Q {question} A", **limits))], BUDGET)
     run_tick(session, see(1))
     session.ask("how many?")
-    assert session.is_idle
+    assert session.engine.live == 0
     asked = see(2, 7, instruction="")
     (text,) = list(run_tick(session, asked).finished) + session.drain()
     expected = recite(asked, answer("how many?", "Q {question} A", **limits))
@@ -216,7 +216,7 @@ def test_a_question_too_long_is_told_with_the_reason() -> None:
 
 @pytest.mark.parametrize("when", [1, 2, 3])
 def test_a_publish_that_raises_is_survived(when: int) -> None:
-    """The caller's own error between the two calls: the tick is given up, the next one is like any other."""
+    """The caller's own error between the two calls: the tick is dropped, the next one is normal."""
     engine, _ = build()
     session = Session(engine, [REMEMBERED], BUDGET)
     observed = see(1)
@@ -269,6 +269,16 @@ def test_the_other_experts_act_when_the_commanding_one_has_left() -> None:
     only.finish()
     with pytest.raises(RuntimeError, match="no tick was begun"):
         only.act(0)
+
+
+def test_another_expert_is_guided_in_its_own_units() -> None:
+    """The toy follows a guide of weight 1: out comes the leftover itself, of the expert that commands."""
+    session = Session(build()[0], [], BUDGET, expert=1)
+    observed = see(3, 2)
+    left = Leftover(np.array([[0.1], [0.2]]), np.ones(2), 1.0)
+    started = session.begin(3, observed.images, observed.joints, left)
+    assert np.allclose(started.actions, left.actions, atol=1e-6)
+    session.finish()
 
 
 def test_stop_ends_texts_questions_and_memories() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One prefill and one slot for all readers of a prefix; actions that do not know text exists."""
+"""One prefill and one slot for all readers of a prefix; actions that do not depend on text."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The toy catches what it is there to catch; otherwise every other test here proves less than it says."""
+"""The toy detects every misuse that the other tests rely on."""
 
 from __future__ import annotations
 

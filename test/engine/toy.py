@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model small enough to know every answer, strict enough to catch every misuse of its slots.
+"""A model with known results that detects every misuse of its slots.
 
 The toy, its pure functions (`prefix_of`, `logits_of`, `actions_of`), the reference text made from them
 without slots or engine (`recite`), and small builders. No test.
@@ -45,7 +45,7 @@ _LOGITS = np.random.Generator(np.random.Philox(key=7)).standard_normal((4093, le
 _LOGITS *= 2
 
 EXPERT = ExpertSpec("arm", joint_space(("lift", "turn")), horizon=4, width=3, step=0.1, denoise_steps=2)
-# A second one on the same prefix, for those who ask for it.
+# A second one on the same prefix, on request.
 BASE = ExpertSpec("base", joint_space(("turn",)), horizon=2, width=1, step=0.5, denoise_steps=1)
 SPEC = ModelSpec(
     family="toy",
@@ -158,7 +158,7 @@ class ToyModel(Model):
         self._engine: Engine | None = None
 
     def watch(self, engine: Engine) -> None:
-        """From now on a read of a slot that nobody holds is an error."""
+        """From now on a read of a slot that is not held is an error."""
         self._engine = engine
 
     def allocate(self, capacity: Capacity) -> None:
@@ -189,6 +189,11 @@ class ToyModel(Model):
     ) -> torch.Tensor:
         self._enter("denoise")
         self.guides.append(guide)
+        shape = (self.spec.experts[expert].horizon, self.spec.experts[expert].width)
+        if any(
+            tensor.shape != shape for tensor in (noise, *([guide.previous, guide.weights] if guide else ()))
+        ):
+            raise ToyError(f"expert {expert} is given noise or a guide of another's shape")
         actions = actions_of(self._read_prefix(slot), noise)
         return actions if guide is None else actions + guide.weights * (guide.previous - actions)
 
@@ -236,8 +241,10 @@ class ToyModel(Model):
     def normalize(
         self, actions: NDArray[np.float64], observation: Observation, expert: int = 0
     ) -> torch.Tensor:
-        padded = torch.zeros(EXPERT.horizon, EXPERT.width)
-        padded[:, :2] = torch.from_numpy(actions - observation.joints)
+        spec = self.spec.experts[expert]
+        padded = torch.zeros(spec.horizon, spec.width)
+        now = observation.joints if expert == 0 else observation.joints[1:]
+        padded[:, : len(now)] = torch.from_numpy(actions - now)
         return padded
 
     def tokenize(self, template: str, words: Mapping[str, str] | None = None) -> list[int]:
@@ -311,7 +318,7 @@ def _do_spans_match(spans: Sequence[tuple[int, int, int]], slots: list[int]) -> 
 
 
 class FakeClock:
-    """Seconds that pass only when told to."""
+    """Seconds that pass only on request."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A launch file of the installed package, run by real launch code in its own process. Here lives no test."""
+"""A launch file of the installed package, run by real launch code in its own process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launch files with real launch code: described arguments, the right processes, respawn, a clean end.
 
-`launch_ros` is no registry package: where it does not import, every test here says so and is skipped.
+`launch_ros` is no registry package: where it does not import, every test here is skipped with that reason.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from ament_index_python.packages import get_package_share_directory
 from launch.actions import DeclareLaunchArgument
 from launch.launch_description_sources import get_launch_description_from_python_launch_file
 from lifecycle_msgs.srv import GetState
-from oxygen_ros.msg import ActionChunk
 from rcl_interfaces.srv import GetParameters
 from rclpy.node import Node
 
 from launch import LaunchContext
+from oxygen_ros.msg import ActionChunk
 
 SHARE = Path(get_package_share_directory("oxygen_ros"))
 LAUNCHED = re.compile(r"\[INFO\] \[(oxygen_node|oxygen_sim)-\d+\]: process started with pid \[(\d+)\]")
@@ -160,7 +160,7 @@ def test_without_respawn_launch_ends_with_the_node(launch: Callable[..., Any]) -
 def test_a_robot_file_that_cannot_be_read_is_named(
     launch: Callable[..., Any], tmp_path: Path, content: str | None, reason: str
 ) -> None:
-    """Not a node that asks for parameters it was given in a file nobody could read."""
+    """Not a node that asks for parameters it was given in an unreadable file."""
     robot = tmp_path / "robot.yaml"
     if content is not None:
         robot.write_text(content)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""launch/rviz.launch.py: what it starts where RViz is installed, and what it says where it is not.
+"""launch/rviz.launch.py: what it starts where RViz is installed, and its error where it is not.
 
-RViz is no registry package, and where it is installed it needs a display. So programs that only tell how they
-were started stand in for it; what RViz would draw is not tested here.
+RViz is no registry package, and where it is installed it needs a display. So programs that only record how
+they were started replace it; RViz's picture is not tested here.
 """
 
 from __future__ import annotations

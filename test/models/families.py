@@ -2,7 +2,7 @@
 """Toy model families: the plainest one, and one for each freedom of the interface.
 
 `ToyFamily` shows what a family must implement, with the shared parts of oxygen_ros.models; each class below
-it shows one thing that other families do otherwise. Random weights from a fixed seed; no file is read.
+it shows one difference of other families. Random weights from a fixed seed; no file is read.
 """
 
 from __future__ import annotations

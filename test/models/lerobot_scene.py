@@ -2,7 +2,7 @@
 """A policy folder of lerobot made whole, for the tests of its processor: golden data and what it lacks.
 
 The reference data's tokenizer was a stub whose ids are in the data; here a real one
-stands for it, that gives those ids for those prompts.
+replaces it, with those ids for those prompts.
 """
 
 from __future__ import annotations

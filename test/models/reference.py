@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pi0.5 once more, slowly: the whole sequence anew for every token, under an explicit mask.
+"""pi0.5 again, slowly: the whole sequence for every token, under an explicit mask.
 
 An implementation that shares nothing with the served one but the weights: no pool, no
 cache, no packing tricks, one softmax over one score matrix, in float64 unless asked otherwise.

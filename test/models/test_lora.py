@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text adapters from PEFT folders: what they add, whom they leave alone, and what is refused."""
+"""Text adapters from PEFT folders: what they add, what they leave unchanged, and what is refused."""
 
 from __future__ import annotations
 

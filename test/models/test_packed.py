@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packed layers compute what plain ones do, only where they help, and are done without if need be."""
+"""Packed layers compute what plain ones do, only where they help and the build has them."""
 
 from __future__ import annotations
 

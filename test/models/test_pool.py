@@ -101,7 +101,7 @@ def test_attend_is_attention(kv_heads: int) -> None:
     k, v = (torch.randn(kv_heads, 11, DIM, generator=generator) for _ in range(2))
     expected = torch.stack([written_out(row, k, v) for row in q])
     torch.testing.assert_close(attend(q, k, v).double(), expected, atol=1e-5, rtol=1e-5)
-    # Padded behind: what nobody may see changes nothing.
+    # Padded at the end: masked places change nothing.
     more = [torch.cat((t, torch.randn(kv_heads, 5, DIM, generator=generator)), dim=1) for t in (k, v)]
     bias = torch.zeros(16).masked_fill(torch.arange(16) >= 11, -math.inf)
     torch.testing.assert_close(attend(q, *more, bias).double(), expected, atol=1e-5, rtol=1e-5)
@@ -140,9 +140,9 @@ def test_places_of_frames_never_meet() -> None:
         taken |= mine
     assert max(taken) < pool.suffix_base
     spare = pool.suffix_base + CAPACITY.suffixes * CAPACITY.suffix_tokens
-    assert spare < pool.keys.shape[2], "no place is left for rows of nobody"
+    assert spare < pool.keys.shape[2], "no place is left for padding rows"
     slot = Rows.FIELDS.index("suffix_slot")
-    assert pool.suffix_base + int(pool.nobody[slot, 0]) * CAPACITY.suffix_tokens == spare
+    assert pool.suffix_base + int(pool.padding_row[slot, 0]) * CAPACITY.suffix_tokens == spare
 
 
 def test_clear_leaves_zeros_there_and_nowhere_else() -> None:
@@ -163,7 +163,7 @@ def test_attention_over_sources_of_other_head_counts_is_attention(prefix_heads: 
     q = torch.randn(5, HEADS, DIM, generator=generator)
     prefix = [torch.randn(prefix_heads, 9, DIM, generator=generator) for _ in range(2)]
     own = [torch.randn(own_heads, 5, DIM, generator=generator) for _ in range(2)]
-    # Nobody sees the prefix's last two places; own tokens see themselves and those before.
+    # No query sees the prefix's last two places; own tokens see themselves and those before.
     unseen = torch.zeros(9).masked_fill(torch.arange(9) >= 7, -math.inf)
     causal = torch.zeros(5, 5).masked_fill(~torch.ones(5, 5).tril().bool(), -math.inf)
     bias = causal.repeat_interleave(HEADS // own_heads, dim=0)

@@ -14,7 +14,7 @@ import pytest
 from oxygen_ros.models import ModelError, load_model
 
 # Every file opened to be written, everything made, renamed or removed, every program and every connection.
-# Hooks see Python's side; what the weights' own library does is seen by the folder's fingerprint.
+# Hooks see Python's side; the folder's fingerprint shows what the weights' library does.
 WATCHED = """
 import os, sys
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text to ids and back: what is parsed for special tokens, what is never shown, what survives."""
+"""Text to ids and back: what is parsed for special tokens, what is left out, what is kept."""
 
 from __future__ import annotations
 

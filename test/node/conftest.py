@@ -2,7 +2,7 @@
 """Fixtures of the node's tests: a made-up robot over real DDS, and real node processes.
 
 Helpers beside the tests have no import path of their own (`--import-mode=importlib`), so this loads
-`node_lab` (a robot and a listener) by file, once. toy.py (a model that misbehaves) is a program.
+`node_lab` (a robot and a listener) by file, once. toy.py (a model with faults) is a program.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def _load(name: str, file: str) -> Any:
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(file))
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / file)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -33,6 +33,7 @@ def _load(name: str, file: str) -> Any:
 
 
 lab = _load("node_lab", "lab.py")
+_load("engine_toy", "../engine/toy.py")  # for the ROS-free half
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def start_node(
     params: changes to `lab.PARAMETERS`; None as a value leaves a parameter out.
     more:   further ROS arguments
     env:    changes to the environment; None as a value leaves a variable out
-    toy:    instead of the demo model, what the toy model is to do (see toy.py)
+    toy:    orders for the toy model, which replaces the demo model (see toy.py)
     Those still running at the end of the module are asked to end, and must do so cleanly.
     """
     root = request.config.pluginmanager.getplugin(str(ROOT / "test" / "conftest.py"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A robot made of two cameras and seven joints, which publishes over real DDS and remembers what it hears.
+"""A robot made of two cameras and seven joints, which publishes over real DDS and keeps what it receives.
 
 No test. The robot's own thread publishes; tests change what it publishes (`robot.spoiled`) and wait for what
 comes back. To prove that nothing came, they wait for a message that must come instead, and never sleep.
@@ -20,7 +20,6 @@ import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.srv import ChangeState, GetState
-from oxygen_ros.msg import ActionChunk, TextOutput, TickStats
 from rcl_interfaces.srv import SetParameters
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
@@ -29,6 +28,8 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory
+
+from oxygen_ros.msg import ActionChunk, TextOutput, TickStats
 
 ROOT = Path(__file__).resolve().parents[2]
 JOINTS = ("joint1", "joint2", "joint3", "joint4", "joint5", "joint6", "gripper")
@@ -59,7 +60,7 @@ LEVELS = {DiagnosticStatus.OK: "ok", DiagnosticStatus.WARN: "warn", DiagnosticSt
 
 
 class Robot:
-    """Publishes at 20 Hz while `is_on`; keeps what it hears by topic, newest last."""
+    """Publishes at 20 Hz while `is_on`; keeps messages by topic, newest last."""
 
     def __init__(self) -> None:
         rclpy.init()
@@ -130,7 +131,7 @@ class Robot:
                 self._grown.wait(min(left, 0.2))
 
     def forget(self) -> None:
-        """What another node said: a new one counts its ticks from 1 again."""
+        """Drop all messages: a new node counts its ticks from 1 again."""
         with self._grown:
             self.heard.clear()
             self._sent_at.clear()

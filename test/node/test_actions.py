@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from node_lab import JOINTS, RELIABLE, Robot, joints_of, nanoseconds
-from oxygen_ros.msg import ActionChunk, ActionComponent
 from sensor_msgs.msg import JointState
+
+from oxygen_ros.msg import ActionChunk, ActionComponent
 
 UNLIMITED = {f"limits.{joint}.{bound}": None for joint in JOINTS for bound in ("lower", "upper")}
 
@@ -53,7 +54,7 @@ def test_it_cannot_be_commanded(robot: Robot, nodes: dict[str, Any]) -> None:
     assert robot.set_parameter("command.enabled", False, "tool") == ""
     assert robot.change_state("deactivate", "tool")
     assert robot.change_state("cleanup", "tool")
-    assert robot.set_parameter("command.enabled", True, "tool") == ""  # nobody knows the model yet
+    assert robot.set_parameter("command.enabled", True, "tool") == ""  # the model is not loaded yet
     assert not robot.change_state("configure", "tool")
     nodes["tool"].wait_for_line(f"configure failed: parameter 'command.enabled' is true, but {words}")
     # Another expert of the same model can be commanded.

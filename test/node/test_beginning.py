@@ -10,7 +10,7 @@ from node_lab import LEVELS, Robot
 
 
 def test_a_good_start_raises_no_alarm(start_node: Callable[..., Any], robot: Robot) -> None:
-    """Cameras need up to a period to be heard; that is no error to be logged at each start."""
+    """First images take up to a period; that is no error to be logged at each start."""
     node = start_node(toy={})
     robot.wait_for_status("inputs", "all inputs are fresh", timeout=60)
     statuses = [status for m in robot.heard["/diagnostics"] for status in m.status]

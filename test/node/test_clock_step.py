@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A clock that steps back, by however little: no later chunk carries a stamp of the time before.
 
-The worker's turns are run one by one, with a clock and a queue of inputs that the test holds in its hands.
+The worker's turns are run one by one, with a clock and a queue of inputs that the test controls.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The level of a part that has more than one thing to say."""
+"""The level of a part with more than one problem."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_qos_trouble_raises_a_level_and_never_lowers_one(
     deadline = time.monotonic() + 20.0
     heard: list[Any] = []
     while not heard:
-        # Again and again: nothing says when the listener is matched.
+        # Repeatedly: the match of the listener cannot be observed.
         assert time.monotonic() < deadline
         diagnostics.publish({"inputs": {"QoS of top": "incompatible QoS"}})
         time.sleep(0.02)

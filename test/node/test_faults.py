@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the node does when the model misbehaves or is slow: says so, goes on, never moves on nonsense."""
+"""A model that fails or is slow: the node reports it, goes on, and never commands invalid actions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from node_lab import Robot
 
 @pytest.fixture(scope="module", autouse=True)
 def node(start_node: Callable[..., Any], robot: Robot) -> Any:
-    """Text of 40 ms and more a tick, some ticks that fail; the pace is slow enough to look at each."""
+    """Text of 40 ms and more a tick, some ticks that fail; the period is long enough to look at each."""
     process = start_node(
         {
             "model": None,
@@ -35,7 +35,9 @@ def node(start_node: Callable[..., Any], robot: Robot) -> Any:
 
 
 def test_a_failed_tick_is_reported_and_tried_again(robot: Robot, node: Any) -> None:
-    node.wait_for_line("tick failed: RuntimeError: told to fail at tick 4; .* next try in 0.1 s")
+    node.wait_for_line(
+        "tick failed: RuntimeError: told to fail at tick 4 \\(.*toy.py:\\d+\\); .* next try in 0.1 s"
+    )
     robot.wait_for("/diagnostics", lambda m: "told to fail at tick" in str(m))
     text = robot.wait_for("/oxygen/text", lambda m: m.finish_reason == "error")
     assert text.kind in ("memory", "narration")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/faults.md quotes the node: every sentence it gives for /diagnostics or the log can be said."""
+"""docs/faults.md quotes the node: every sentence it gives for /diagnostics or the log is in the sources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oxygen_ros.node.parameters import find_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "faults.md").read_text()
-SAYS = 2  # column of a row: what /diagnostics says
+SAYS = 2  # column of a row: the text of /diagnostics
 
 
 def _sentences() -> Iterator[str]:
@@ -41,7 +41,7 @@ QUOTES = [quote for row in _rows() for quote in re.findall(r"`([^`]+)`", row[SAY
 def test_what_is_quoted_can_be_said(quote: str) -> None:
     # Names and numbers are filled in; topic, reason and sentence are put together where they are reported.
     for words in filter(None, (words.strip(" ;:(),") for words in re.split("…|: |; ", quote))):
-        assert any(words in sentence for sentence in SENTENCES), f"nobody says {words!r}"
+        assert any(words in sentence for sentence in SENTENCES), f"not in the sources: {words!r}"
 
 
 def test_the_page_has_rows_of_four_and_many_quotes() -> None:

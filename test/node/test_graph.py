@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What node and demo robot really create, held against the SROS 2 policy and the RViz configuration."""
+"""What node and demo robot create, compared with the SROS 2 policy and the RViz configuration."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hold against a trajectory that is being published at that very moment."""
+"""The hold against a trajectory that is being published at that moment."""
 
 from __future__ import annotations
 

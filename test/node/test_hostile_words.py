@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text that arrives by topic reaches the prompt as plain words: short, without control characters.
+"""Text that arrives by topic reaches the prompt as plain text: short, without control characters.
 
-That special tokens are never parsed out of it is the model's part: test/models/pi05/test_words.py.
+That special tokens are never parsed out of it is the model's part: test/models/test_tokenizer.py.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def ticking(start_node: Callable[..., Any], robot: Robot) -> None:
 
 @pytest.mark.usefixtures("ticking")
 def test_controls_are_stripped_and_nothing_is_expanded(robot: Robot) -> None:
-    """What the model saw is what ~/text tells: the question stands in its template once, as it is."""
+    """~/text has what the model saw: the question is in its template once, unchanged."""
     robot.question.publish(String(data=RUDE))
     answer = robot.wait_for("/oxygen/text", lambda m: m.kind == "answer")
     assert answer.prompt == f"Question: {CLEAN} Answer: "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chunks joined to the one before, as the robot hears them: each way, and when there is no one before."""
+"""Chunks joined to the one before, as the robot hears them: each way, and without one before."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def node(start_node: Callable[..., Any], robot: Robot, model: Path) -> Any:
 
 
 def _fails_with(robot: Robot, words: str) -> None:
-    """Configure fails, `oxygen: model` says why, and the node is there to try again."""
+    """Configure fails, `oxygen: model` has the reason, and the node is there to try again."""
     assert not robot.change_state("configure")
     robot.wait_for_status("model", words, level="error")
     assert robot.state() == "unconfigured"

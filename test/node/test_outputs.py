@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from node_lab import JOINTS, Robot, joints_of, nanoseconds
-from oxygen_ros.msg import ActionChunk, ActionComponent
 from rclpy.duration import Duration
 from rclpy.qos import QoSProfile
 from std_msgs.msg import String
+
+from oxygen_ros.msg import ActionChunk, ActionComponent
 
 ENDED = ("eos", "length", "stop")
 

@@ -26,6 +26,7 @@ from oxygen_ros.node.parameters import (
     rows_of_model,
 )
 from oxygen_ros.node.settings import make_settings
+from oxygen_ros.robot.chunk import explain_uncommandable
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_subtasks_are_fed_by_the_same_rule_where_they_are() -> None:
 
 
 def test_only_kinds_that_the_prompt_has_a_place_for_are_fed_back() -> None:
-    """By default a memory is, where it can be; what somebody asked for by name is refused by name."""
+    """By default a memory is, where it can be; what was asked for by name is refused by name."""
     deaf = replace(SPEC, feedback=())
     (memory, *_) = make_settings({}).text.kinds_of(deaf)
     assert (memory.name, memory.feed_after) == ("memory", 0)
@@ -205,7 +206,9 @@ def test_a_kind_of_ones_own_needs_no_more_than_a_prompt() -> None:
         ({"text.hazard.enabled": True}, "A text kind of your own needs text.hazard.prompt"),
         ({"text.naration.max_tokens": 8}, "did you mean 'text.narration.max_tokens'?"),
         ({"text.hazard.prompt": "x", "text.hazard.max_token": 8}, "did you mean 'text.hazard.max_tokens'?"),
-        ({"text.answer.every_n_ticks": 8}, "'text.answer.every_n_ticks' is unknown"),
+        ({"text.answer.every_n_ticks": 8}, "has no use: text.answer.prompt holds {question}"),
+        ({"text.memory.at_once": 2}, "has no use: text.memory.prompt does not hold {question}"),
+        ({"text.hazard": "Hazard: "}, "there are. A text kind of your own needs text.hazard.prompt"),
         ({"text.tick.prompt": "x"}, "cannot have the topic ~/tick"),
         ({"text.my kind.prompt": "x"}, "cannot have the topic ~/my kind"),
     ],
@@ -220,7 +223,7 @@ def test_actions_that_no_trajectory_can_command_are_refused_by_name() -> None:
     tool = ActionSpace((ActionComponent("tool", ComponentKind.ROTATION, "1", "base", "quaternion_xyzw"),))
     spec = replace(SPEC, experts=(replace(ARM, name="tool", action_space=tool, width=4), ARM))
     layout = make_layout(make_settings(CAMERAS), spec)
-    assert "'tool' is a rotation" in layout.uncommandable
+    assert "'tool' is a rotation" in explain_uncommandable(layout.space)
     for given, words in (
         ({"command.enabled": True}, "'command.enabled' is true, but .*'tool' is a rotation"),
         ({"join.mode": "rtc"}, "'join.mode' is 'rtc', but .*'tool' is a rotation"),
@@ -229,7 +232,7 @@ def test_actions_that_no_trajectory_can_command_are_refused_by_name() -> None:
             make_layout(make_settings({**CAMERAS, **given}), spec)
     # The other expert can be, and then the first one acts besides.
     arm = {"expert": "arm", "other_experts": ["tool"], "command.enabled": True, "join.mode": "rtc"}
-    assert make_layout(make_settings({**CAMERAS, **arm}), spec).uncommandable == ""
+    assert explain_uncommandable(make_layout(make_settings({**CAMERAS, **arm}), spec).space) == ""
 
 
 def test_a_models_rows_carry_its_names() -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What drivers send, and what the model then sees: every encoding, any order of joints, any size, a clock
-that is set. The model here says what it saw: the chunk's first action is pixels, the others are the joints.
+that is set. The model here returns its inputs: the chunk's first action is pixels, the others are the joints.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 LEFT, RIGHT = (200, 100, 50), (10, 20, 30)
 WRIST_RED = 140
 HEIGHT, WIDTH = 24, 32
-STEP_S = 30  # by which somebody sets the clock
+STEP_S = 30  # by which the clock is set
 
 
 def _paint(height: int = HEIGHT, width: int = WIDTH) -> NDArray[np.uint8]:
@@ -172,16 +172,16 @@ def test_a_slow_first_run_costs_no_chunk(robot: Robot) -> None:
 
 
 @pytest.mark.parametrize(
-    ("encode", "grey", "within"),
+    ("encode", "gray", "within"),
     [(_padded, False, 0), (_bgr8, False, 0), (_bgra8, False, 0), (_rgb16, False, 0), (_mono8, True, 0),
      (_yuyv, False, 3), (_nv12, False, 3)],
 )  # fmt: skip
 def test_pixels_are_what_the_driver_meant(
-    eyes: Eyes, encode: Callable[[Image], None], grey: bool, within: int
+    eyes: Eyes, encode: Callable[[Image], None], gray: bool, within: int
 ) -> None:
     """vision_opencv PR#394, #27, PR#544: padding, byte order, channel order, rows and a half of chroma."""
     seen = eyes.chunk_of(encode)[0] * 255
-    expected = [LEFT[1]] * 3 + [RIGHT[1]] * 3 if grey else [*LEFT, *RIGHT]
+    expected = [LEFT[1]] * 3 + [RIGHT[1]] * 3 if gray else [*LEFT, *RIGHT]
     assert seen == pytest.approx([*expected, WRIST_RED], abs=within + 1e-3)
 
 
@@ -298,7 +298,7 @@ def test_fast_joints_are_all_taken_and_read_at_the_image(robot: Robot, eyes: Eye
 
 
 def test_a_library_that_takes_over_logging_is_not_heard(robot: Robot, node: Any) -> None:
-    """axol PR#191; and lerobot#2566: it finds that it must not ask a hub, or configure would have failed."""
+    """axol PR#191; and lerobot#2566: it must not ask a hub, or configure would have failed."""
     robot.wait_for_tick()
     assert "configured: toy on cpu" in node.output
     assert "a line a tick" not in node.output

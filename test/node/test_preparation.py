@@ -52,6 +52,11 @@ def test_the_warm_up_knows_the_cost_of_every_size() -> None:
     assert engine.costs.predict(16) > 0
 
 
+def test_slots_are_planned_for_the_answers_that_may_be_under_way_together() -> None:
+    few, many = (_prepare(**{"text.answer.at_once": count}).suffixes.size for count in (1, 5))
+    assert many - few == 4
+
+
 def test_texts_that_cannot_be_asked_are_found_before_the_first_tick() -> None:
     with pytest.raises(PreparationError, match=r"text\.narration\.adapter.*'polite'.*there are none"):
         _prepare(**{"text.narration.adapter": "polite"})

@@ -19,7 +19,7 @@ def wait_for_listener(publisher: Any) -> None:
     """The node's ticks may be heard before it hears us."""
     deadline = time.monotonic() + 10.0
     while publisher.get_subscription_count() == 0:
-        assert time.monotonic() < deadline, f"nobody listens to {publisher.topic_name}"
+        assert time.monotonic() < deadline, f"no subscriber of {publisher.topic_name}"
         time.sleep(0.02)
     time.sleep(0.5)  # and its end of the match, which cannot be seen from here
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loop that does not keep its rate says so, and why."""
+"""A loop that does not keep its rate is reported, with the reason."""
 
 from __future__ import annotations
 

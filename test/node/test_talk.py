@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subtasks in the prompt, texts asked and ended at a new instruction, and what ~/text tells of each.
+"""Subtasks in the prompt, texts asked and ended at a new instruction, and what ~/text has of each.
 
-Two nodes hear the same robot: what one of them makes of an image, the other makes too.
+Two nodes of the same robot make the same of an image.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from node_lab import RELIABLE, Robot, feedback_of, nanoseconds
-from oxygen_ros.msg import ActionChunk, TextOutput
 from std_msgs.msg import String
+
+from oxygen_ros.msg import ActionChunk, TextOutput
 
 ENDED = ("eos", "length", "stop")
 SAYS = "abcdefg"  # 7 tokens and the end: 8 decode steps, 4 a tick
@@ -110,7 +111,7 @@ def test_a_refused_instruction_asks_nothing_and_ends_nothing(robot: Robot) -> No
 
 
 def test_the_same_image_gives_the_same_chunk_in_another_node(robot: Robot) -> None:
-    """strands-labs/robots PR#725: chance comes from seed and stamp, not from when or how often it ticked."""
+    """strands-labs/robots PR#725: they come from seed and stamp, not from when or how often it ticked."""
 
     def chunks(name: str) -> dict[int, tuple[float, ...]]:
         heard = list(robot.heard[f"/{name}/action_chunk"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from node_lab import JOINTS, RELIABLE, SENSOR, Robot, joints_of, nanoseconds
+
 from oxygen_ros.msg import ActionChunk, TickStats
 
 NAMES = ("by_images", "by_chunk_end")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ticks that fail, hang or come late, inputs that fall silent: said, by the steady clock, and survived."""
+"""Ticks that fail, hang or come late, inputs that fall silent: reported on the steady clock, and survived."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from builtin_interfaces.msg import Time
 from node_lab import SENSOR, Robot
-from oxygen_ros.msg import TickStats
 from rosgraph_msgs.msg import Clock
 
+from oxygen_ros.msg import TickStats
 from oxygen_ros.node.watchdog import LONGEST_LOOK, Watchdog
 
 SIM_SPEED = 0.02  # simulated seconds a second
@@ -44,11 +44,11 @@ def test_three_failed_ticks_in_a_row_deactivate_the_node(robot: Robot, fleet: di
     assert "3 in a row; activate to try again" in status.message
     assert robot.state() == "inactive"
     # Two tries after the first, each later than the one before, and their texts ended with a reason.
-    fleet["oxygen"].wait_for_line("tick 3; .* texts ended; next try in 0.1 s")
+    fleet["oxygen"].wait_for_line("tick 3 \\(.*toy.py:\\d+\\); .* texts ended; next try in 0.1 s")
     fleet["oxygen"].wait_for_line("tick 4; 0 texts ended; next try in 0.2 s")
     ended = [m for m in robot.heard["/oxygen/text"] if m.finish_reason == "error"]
     assert ended
-    # The sentinel: the reason is said twice more, and no chunk came meanwhile.
+    # The sentinel: the reason is reported twice more, and no chunk came meanwhile.
     chunks = robot.now("/oxygen/action_chunk")
     for _ in range(2):
         robot.wait_for_status("control", "deactivated: ", level="error")
@@ -73,7 +73,7 @@ def test_a_tick_that_does_not_return_is_reported_and_the_executor_answers(
     )
     assert "after 30 s the process ends" in status.message
     assert robot.wait_for_status("inputs", "unknown: the worker is stuck")
-    # message_filters#65: nobody waits for the tick, and it leaves nothing locked.
+    # message_filters#65: nothing waits for the tick, and it leaves nothing locked.
     ticks = robot.now("/oxygen/tick")
     assert robot.hold(True).startswith("held")
     assert robot.hold(False) == "released"
@@ -91,7 +91,7 @@ def test_a_late_tick_is_reported_though_no_period_was_missed(robot: Robot, fleet
 
 
 def test_an_error_nobody_expects_in_configure_is_survived(robot: Robot, fleet: dict[str, Any]) -> None:
-    """ros2/rclpy#1209, PR#1696: the reason is told, the node is there, and the next try succeeds."""
+    """ros2/rclpy#1209, PR#1696: the reason is reported, the node is there, and the next try succeeds."""
     robot.wait_for_state("unconfigured", "hung")
     assert not robot.change_state("configure", "hung")
     fleet["hung"].wait_for_line("configure failed: KeyError: 'told to fail once'")
@@ -140,7 +140,7 @@ def test_silence_is_measured_on_the_steady_clock(robot: Robot, fleet: dict[str, 
 
 
 def test_periods_that_simulated_time_leapt_over_were_not_missed(robot: Robot, fleet: dict[str, Any]) -> None:
-    """A clock that moves on by an hour at once: nobody could have ticked in it."""
+    """A clock that moves on by an hour at once: no tick was possible in it."""
     began, leap = time.monotonic(), 0
     clock = robot.node.create_publisher(Clock, "/clock", 10)
     robot.listen("/slow/tick", TickStats, SENSOR)

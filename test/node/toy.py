@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402
-"""A model that does as it is told, and an oxygen_node that loads it: for what a good model never does.
+"""A model with faults on order, and an oxygen_node that loads it.
 
 No test. Run as a program it is oxygen_node with `load_toy` for `load_model`. The model's folder holds
 toy.yaml:
 
-    load_seconds, fail_load (once, with an error nobody expects)
+    load_seconds, fail_load (once, with an unexpected error)
     step_seconds (of one decode step), denoise_seconds, first_seconds (of the very first chunk)
     fail_ticks (denoise raises), lost_ticks (as if the GPU were gone), slow_ticks (tick: seconds more)
     nan_ticks (actions are NaN), jump_ticks (actions far beyond limits), obedient (a guide is followed)
@@ -13,7 +13,7 @@ toy.yaml:
         its last, the gripper the red of the wrist's first), noisy (actions are the noise)
     longest_instruction (longer ones are refused), meddle (a library that takes over logging)
     cartesian (actions are a tool's position and rotation, and a gripper), two_experts (a second one, `wrist`)
-    clock_file (seconds in it are what somebody set the system's clock forward by)
+    clock_file (seconds in it by which the system's clock was set forward)
 
 Ticks are counted from the end of the warm-up.
 """
@@ -192,7 +192,7 @@ def load_toy(folder: str, *, should_stop: Callable[[], bool] | None = None, **ig
 
 
 def set_clock(file: Path) -> None:
-    """From now on the node's ROS time is the system's plus the seconds in a file, as if somebody set it."""
+    """From now on the node's ROS time is the system's plus the seconds in a file, as if it was set."""
     from oxygen_ros.node.clocks import Clocks
 
     ahead_ns = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What plays a bag is heard by a real node: its made-up robot and its processes are those of test/node."""
+"""A bag is played to a real node: robot and processes are those of test/node."""
 
 from __future__ import annotations
 

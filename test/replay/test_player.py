@@ -95,7 +95,7 @@ def test_the_stamps_of_one_round_are_the_bags(robot: Robot, node: Any, play: Cal
 
 
 def test_a_sqlite_bag_keeps_its_qos(robot: Robot, play: Callable[..., Any], tmp_path: Path) -> None:
-    """A latched word reaches a listener that asks for latched; under another name, and only that topic."""
+    """A latched message reaches a latched subscriber; under another name, and only that topic."""
     from rosbags.interfaces import Qos, QosDurability, QosHistory, QosLiveliness, QosReliability, QosTime
     from rosbags.rosbag2 import StoragePlugin, Writer
     from rosbags.typesys import Stores, get_typestore

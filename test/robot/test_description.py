@@ -39,8 +39,8 @@ def test_what_turns_freely_has_a_speed_but_no_ends() -> None:
     found = read_description(ARM)
     assert merge_limit("wheel", {}, found["wheel"]) == JointLimit(-math.inf, math.inf, 6.5)
     assert merge_limit("free", {}, found["free"]) == JointLimit(-math.inf, math.inf, math.inf)
-    assert found["free"].turns_freely
-    assert not found["lift"].turns_freely
+    assert found["free"].kind == "continuous"
+    assert found["lift"].kind == "prismatic"
 
 
 def test_a_joint_is_limited_for_those_that_mimic_it() -> None:

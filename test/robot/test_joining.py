@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A new chunk and what is left of the one before: weights, times, blend, and when there is no one before."""
+"""A new chunk and what is left of the one before: weights, times, blend, and without one before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from safetensors.numpy import load_file
 from oxygen_ros.actions import ActionComponent, ActionSpace, ComponentKind, joint_space
 from oxygen_ros.observation import Leftover
 from oxygen_ros.robot.chunk import Chunk, ChunkError
-from oxygen_ros.robot.joining import MODES, SCHEDULES, ChunkJoiner, JoinRule, find_rest, weigh
+from oxygen_ros.robot.joining import MODES, SCHEDULES, ChunkJoiner, JoinRule
+from oxygen_ros.robot.joining.joiner import find_rest
+from oxygen_ros.robot.joining.rule import weigh
 from oxygen_ros.robot.limits import JointLimit, Limits
 
 SECOND = 1_000_000_000
@@ -285,7 +287,7 @@ MIXED = ActionSpace(
 @pytest.mark.parametrize("mode", MODES)
 def test_rotations_and_deltas_are_never_interpolated(mode: str, kind: ComponentKind) -> None:
     """The mean of two quaternions is no rotation, and deltas count from different observations. Such a space
-    is refused by name; whoever joins it all the same gets an error, not a wrong chunk."""
+    is refused by name; joining it all the same is an error, not a wrong chunk."""
     space = ActionSpace((*joint_space("ab").components, ALL_KINDS[kind]))
     joiner = ChunkJoiner(JoinRule(mode, delay=2, tolerance=0.1), LIMITS)
     old, new = (Chunk(stamp, 0.1, space, np.zeros((8, space.size))) for stamp in (SECOND, SECOND + 1))

@@ -24,7 +24,7 @@ def explain(joints: JointBuffer, stamp_ns: int, max_age_ns: int) -> list[str]:
     return [str(fault) for fault in joints.find_faults(stamp_ns, max_age_ns)]
 
 
-def test_order_in_messages_does_not_matter_and_strangers_are_ignored() -> None:
+def test_order_in_messages_does_not_matter_and_other_joints_are_ignored() -> None:
     """ros2_controllers#159, PR#1572: joint order is not the URDF's; it may even change."""
     joints = make()
     assert joints.add(S, ["c", "x", "a", "b"], array.array("d", [3.0, 9.0, 1.0, 2.0])) == []
@@ -91,7 +91,7 @@ def test_length_mismatch_and_zero_stamp_are_rejected_with_numbers() -> None:
     assert "2 names but 0 positions" in str(joints.add(S, ["a", "b"], [])[0])
     assert "stamp is 0" in str(joints.add(0, ["a", "b"], [1.0, 2.0])[0])
     assert joints.sample(S, S) is None
-    # Messages about other joints alone are nobody's fault.
+    # Messages about other joints alone are no fault.
     assert joints.add(0, ["wheel"], [1.0]) == []
     assert joints.add(S, ["wheel"], []) == []
 

@@ -51,6 +51,13 @@ def test_velocities_are_clamped_and_never_lead_out_of_the_range() -> None:
     assert limited.chunk.space == chunk.space
 
 
+def test_velocities_that_are_past_are_brought_within_the_speed_limit_too() -> None:
+    chunk = make([[5.0, 0.0], [-5.0, 0.0], [1.0, 0.0]], VELOCITY)
+    limited = Limits(ARM, "clamp").apply(chunk, np.zeros(2), chunk.stamp_ns + 210_000_000)
+    np.testing.assert_allclose(limited.chunk.values[:, 0], [2.0, -2.0, 1.0])
+    assert limited.clamped == {}, "they are not commanded any more"
+
+
 @pytest.mark.parametrize(
     ("rows", "kind", "words"),
     [
@@ -203,7 +210,7 @@ def test_a_step_limit_holds_whatever_the_time() -> None:
 
 
 def walk(chunk: Chunk, here: np.ndarray, limits: dict) -> tuple[np.ndarray, dict]:
-    """The rule said plainly, one joint and one step after the other."""
+    """The rule in plain form, one joint and one step after the other."""
     values, counts = chunk.values.copy(), {}
     for column, name in enumerate(chunk.space.joints):
         limit, before = limits[name], float(here[column])

@@ -56,7 +56,7 @@ def test_a_set_is_taken_and_known_when_taken_again() -> None:
 
 
 def test_a_silent_stream_is_named_with_what_the_others_do() -> None:
-    """ros2/message_filters#169: the callback never fires and nothing says why."""
+    """ros2/message_filters#169: the callback never fires, without a reason."""
     synchronizer = make()
     feed(synchronizer, S, 2 * S, cameras="top")
     stream, reason, detail = only(synchronizer.take(2 * S))
@@ -97,7 +97,7 @@ def test_stale_joints_are_named() -> None:
     assert "'b'" in detail
 
 
-def test_cameras_never_together_are_unsynchronised_with_the_skew() -> None:
+def test_cameras_never_together_are_unsynchronized_with_the_skew() -> None:
     """message_filters#169 again: all streams alive, no match; the skew is the reason."""
     synchronizer = make()
     feed(synchronizer, S, 2 * S, cameras="top")
@@ -111,19 +111,19 @@ def test_cameras_never_together_are_unsynchronised_with_the_skew() -> None:
     synchronizer.add_image("wrist", 2 * S - 12 * MS, "w", 0)
     synchronizer.add_joints(2 * S, ["a"], [0.0], 0)
     stream, reason, detail = only(synchronizer.take(2 * S))
-    assert (stream, reason) == ("wrist", "unsynchronised")
+    assert (stream, reason) == ("wrist", "unsynchronized")
     assert "skew to 'top' is 0.012 s" in detail
     assert "0.005 s" in detail
 
 
-def test_three_cameras_each_close_to_one_but_not_together_are_unsynchronised() -> None:
+def test_three_cameras_each_close_to_one_but_not_together_are_unsynchronized() -> None:
     synchronizer = Synchronizer(["x", "y", "z"], JointBuffer(["a"], None, S), 5 * MS, 200 * MS)
     for camera, stamp in (("x", 2 * S), ("y", 2 * S + 4 * MS), ("z", 2 * S - 4 * MS)):
         synchronizer.add_image(camera, stamp, camera, 0)
     synchronizer.add_joints(2 * S, ["a"], [0.0], 0)
     taken = synchronizer.take(2 * S)
     assert isinstance(taken, Missing)
-    assert {problem.reason for problem in taken.problems} == {"unsynchronised"}
+    assert {problem.reason for problem in taken.problems} == {"unsynchronized"}
 
 
 def test_a_late_camera_still_finds_its_partner() -> None:
@@ -141,7 +141,7 @@ def test_a_late_camera_still_finds_its_partner() -> None:
 
 
 def test_zero_stamps_are_rejected_by_name() -> None:
-    """ros_comm#1716: zero stamps never match, and nothing says so."""
+    """ros_comm#1716: zero stamps never match, without a report."""
     synchronizer = make()
     feed(synchronizer, S, 2 * S, cameras="top")
     synchronizer.add_image("wrist", 0, "w", 0)
@@ -179,7 +179,7 @@ def test_mismatched_joint_messages_are_reported_as_rejected() -> None:
 
 
 def test_a_stamp_in_the_future_is_a_problem_and_never_becomes_an_input() -> None:
-    """Kept, the frame would pass for a fresh one ten seconds later, when the camera may be dead."""
+    """Kept, the image would pass for a fresh one ten seconds later, when the camera may be dead."""
     synchronizer = make()
     feed(synchronizer, S, 2 * S)
     feed(synchronizer, 12 * S, 12 * S + 10 * MS, joints=False)
@@ -289,14 +289,14 @@ def test_of_several_fitting_images_of_an_optional_camera_the_nearest_is_taken(or
 
 
 def test_a_problem_has_its_figures_as_values() -> None:
-    """Whoever reads a problem, diagnostics or a recording, needs no look into its sentence."""
+    """Readers of a problem, of diagnostics or a recording, need not parse its sentence."""
     synchronizer = Synchronizer(["top", "wrist"], JointBuffer(["a", "b"], None, S), 5 * MS, 200 * MS)
     synchronizer.add_image("top", 2 * S, "t", 0)
     synchronizer.add_image("wrist", 2 * S - 12 * MS, "w", 0)
     for joints, value in ((["a"], 0.0), (["b"], math.nan)):
         synchronizer.add_joints(2 * S, joints, [value], 0)
     wrist, joints = synchronizer.take(2 * S + 3 * MS).problems
-    assert (wrist.stream, wrist.reason, wrist.lead) == ("wrist", "unsynchronised", "top")
+    assert (wrist.stream, wrist.reason, wrist.lead) == ("wrist", "unsynchronized", "top")
     assert (wrist.offset_ns, wrist.limit_ns, wrist.behind_ns) == (12 * MS, 5 * MS, 12 * MS)
     assert wrist.figures == (0.0, 15 * MS, 1, 1)
     assert [(fault.joint, fault.reason) for fault in joints.joints] == [("b", "rejected")]
@@ -346,7 +346,7 @@ def test_rates_are_measured_on_the_clock_of_receipt() -> None:
 
 
 def test_memory_is_bounded_and_payloads_are_never_looked_at() -> None:
-    """message_filters#65: work inside the synchronizer serialises everything; here nothing is decoded."""
+    """message_filters#65: work inside the synchronizer serializes everything; here nothing is decoded."""
 
     class Opaque:
         def __eq__(self, other: object) -> bool:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of endurance: `make soak` (faults for as long as told) and `make stress` (starts and stops).
+"""Endurance tests: `make soak` (faults for a given time) and `make stress` (starts and stops).
 
-Processes around a real node. They use ROS as a robot's drivers do and import nothing of the node: what judges
-it must not share its code. Run with PYTHONPATH=tools. In reading order:
+Processes around a real node. They use ROS as a robot's drivers do and import nothing of the node: the judge
+must not share its code. Run with PYTHONPATH=tools. In reading order:
 
     faults        the kinds of faults, and a seeded sequence of them
     recording     the pictures and joints that are played
-    driver        a process that plays the demo robot's cameras and joints, well or badly, and tells it
+    driver        a process that plays the demo robot's cameras and joints, with or without faults
     expectations  what was published when; whether a chunk may come of it
-    observer      what the node says: chunks, ticks, diagnostics
+    observer      the node's chunks, ticks and diagnostics
     programs      starts the node under test and the drivers
-    injector      does a fault, and undoes it
+    injector      injects a fault and undoes it
     summary       the figures of a run, and whether they are good enough
     run           the run
     stress        random starts and stops in every lifecycle state

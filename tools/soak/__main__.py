@@ -14,6 +14,6 @@ if len(sys.argv) < 2 or sys.argv[1] not in PROGRAMS:
 # Before rclpy and numpy are imported, which start threads.
 shutdown = Shutdown()
 shutdown.watch_signals()
-# What runs on one machine need not be heard in the whole laboratory.
+# Messages stay on this machine.
 os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
 sys.exit(importlib.import_module(f"soak.{sys.argv[1]}").main(shutdown, sys.argv[2:]))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver of the demo robot: publishes recorded pictures and joints, well or as badly as it is told.
+"""A driver of the demo robot: publishes recorded pictures and joints, with or without faults.
 
 One process, without an executor: it only publishes. stdin takes one line `STREAM FAULT` (`well`
-ends a fault), or `offset NANOSECONDS`, by which simulated time is ahead of the wall clock. stdout tells each
-message, before it is sent, as `STREAM STAMP WALL LISTENERS CONTENT`: its stamp and the wall clock [ns], how
-many subscriptions the publisher has met, and what was in it: `good`, `bad`, or of joints their names, a `!`
-before one with a bad value. What an observer reads there depends on nothing the node under test does.
+ends a fault), or `offset NANOSECONDS`, by which simulated time is ahead of the wall clock. stdout has a line
+for each message, before it is sent: `STREAM STAMP WALL LISTENERS CONTENT`: its stamp and the wall clock [ns],
+the number of matched subscriptions, and its content: `good`, `bad`, or of joints their names, a `!` before
+one with a bad value. Nothing of it depends on the node under test.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def make_driver(stream: str, recording: Path) -> Driver:
 
 
 class Orders:
-    """What stdin says; read by a thread of its own until it is closed: then nobody is left to drive for."""
+    """The lines of stdin, read by a thread until it is closed; then the driver ends."""
 
     def __init__(self, drivers: dict[str, Driver], offset_ns: int) -> None:
         self.offset_ns = offset_ns
@@ -140,7 +140,7 @@ class Orders:
 
 
 def take_turns(periods: dict[str, float]) -> Iterator[str]:
-    """The stream that is due, for ever; sleeps until it is. Missed turns are not made up for."""
+    """The stream that is due, for ever; sleeps until it is. Missed turns are dropped."""
     due = dict.fromkeys(periods, time.monotonic())
     while True:
         stream = min(due, key=due.__getitem__)
@@ -174,7 +174,7 @@ def main() -> int:
     for stream in take_turns(periods):
         message, stamp_ns, content = drivers[stream].make(time.time_ns() + orders.offset_ns)
         if stream != "clock":
-            # Told first: what is told must hold even if this process is killed or stopped between the two.
+            # The line first: it must be there even if this process is killed or stopped before it sends.
             listeners = publishers[stream].get_subscription_count()
             sys.stdout.write(f"{stream} {stamp_ns} {time.time_ns()} {listeners} {content}\n")
             sys.stdout.flush()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the drivers published when, and whether a chunk may come of it.
 
-The soak's own idea of coherent, fresh and finite input, from the drivers' words alone: it shares no code with
-the node's synchronizer. Plain Python, one thread.
+The soak's own definition of coherent, fresh and finite input, from the drivers' lines alone: it shares no
+code with the node's synchronizer. Plain Python, one thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 KEPT_NS = 60_000_000_000
 # Simulated time may come to the same stamps again; what was sent longer ago belongs to another pass.
 PASS_NS = 10_000_000_000
-# From a message being told here to the node having it, on a busy machine.
+# From a driver's line to the node having the message, on a busy machine.
 TRANSIT_NS = 400_000_000
 # Between the node taking its inputs and the time its own figures begin, on a busy machine.
 SLACK_NS = 150_000_000
@@ -58,7 +58,7 @@ class Expectations:
                 insort(self._entries[stream], Entry(stamp_ns, sent_ns, True))
             self._tell(stream, sent_ns, content == "good" and is_news and is_heard)
         else:
-            # Of a message that nobody can read nothing is known; older readings stand until they are too old.
+            # An unreadable message has no readings; older ones count until they are too old.
             names = [] if content == "bad" else content.split(",")
             for name in names:
                 joint = name.lstrip("!")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kinds of faults a soak injects, and a sequence of them that follows from a seed.
 
-Says what a fault is and what /diagnostics must say of it; `injector` does it.
+Defines each fault and its report in /diagnostics; `injector` injects it.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ KINDS = {
     "missing_name": Kind(("joint_states",), "inputs", r"{topic}.*joint3"),
     # More questions at once than any model answers.
     "questions": Kind(("question",), "text", r"questions not asked|\d+ rejected"),
-    # Ends that cannot hear each other; everything else goes on.
+    # Incompatible QoS; everything else goes on.
     "mismatch": Kind(("instruction",), "inputs", r"incompatible QoS"),
     "mismatch_chunk": Kind(("action_chunk",), "control", r"incompatible QoS"),
     "wrong_type": Kind(CAMERAS, "inputs", r"{topic}.*CompressedImage"),
-    # Simulated time goes back for everybody, and later forward again. Only where there is simulated time.
+    # Simulated time goes back, and later forward again. Only where there is simulated time.
     "clock_jump": Kind(("clock",), "inputs", r"restarts: \d+", counted=True),
 }  # fmt: skip
 

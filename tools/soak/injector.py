@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a fault, and undoes it: what each kind of `faults` means for the processes and topics of a run."""
+"""Injects a fault and undoes it: each kind of `faults` on the processes and topics of a run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import signal
 import time
 from collections.abc import Callable
 
-from oxygen_ros.msg import ActionChunk
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
+from oxygen_ros.msg import ActionChunk
 from oxygen_ros.processes import ChildProcess
 from soak.expectations import Expectations
 from soak.faults import STREAMS, TOPICS, Fault
@@ -22,7 +22,7 @@ from soak.observer import Observer
 BURST = 400
 # Seconds that simulated time goes back: more than a pass of Expectations lasts.
 JUMP = (15.0, 40.0)
-# Words as nobody should say them: too long, with controls, with what a tokenizer might take for its own.
+# Hostile texts: too long, with control characters, with special tokens.
 RUDE_WORDS = (
     "what is in the box?",
     "a" * 5000,

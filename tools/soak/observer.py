@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the node says: its chunks, ticks and diagnostics, each with the time at which it was published.
+"""The node's chunks, ticks and diagnostics, each with the time of its publication.
 
 `expectations` and `summary` judge it. Times are the middleware's own stamps of publication [ns, wall clock],
 so that a slow observer changes no figure.
@@ -17,11 +17,12 @@ from typing import Any
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.srv import ChangeState, GetState
-from oxygen_ros.msg import ActionChunk, TickStats
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from std_msgs.msg import String
+
+from oxygen_ros.msg import ActionChunk, TickStats
 
 _RELIABLE = QoSProfile(depth=200, reliability=ReliabilityPolicy.RELIABLE)
 _LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -133,5 +134,5 @@ class Observer(Node):
 
 
 def start_ros() -> None:
-    """rclpy without its signal handlers: Ctrl-C is the program's business."""
+    """rclpy without its signal handlers: the program handles Ctrl-C."""
     rclpy.init(args=[], signal_handler_options=rclpy.signals.SignalHandlerOptions.NO)

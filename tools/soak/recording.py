@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from oxygen_ros.replay.bags import bag_types, read_messages
 
 from oxygen_ros.demo.sim.geometry import JOINTS
+from oxygen_ros.replay.bags import bag_types, read_messages
 from oxygen_ros.robot.images import decode_compressed, decode_image
 
 PICTURES = 8  # of each camera, in turn: a picture may repeat, a stamp may not

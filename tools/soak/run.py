@@ -31,8 +31,8 @@ from soak.recording import write_recording
 from soak.summary import RECOVER_WITHIN, FaultResult, Summary
 
 START_TIMEOUT = 120.0  # s until the first chunk
-PATIENCE = 10.0  # s that are waited beyond the bounds, to say how late it was
-JUDGE_AFTER = 1.0  # s after which every driver's words about a chunk's inputs have been read
+PATIENCE = 10.0  # s to wait beyond the bounds, to measure how late it was
+JUDGE_AFTER = 1.0  # s after which every driver's lines about a chunk's inputs have been read
 INSTRUCTIONS = ("put two red blocks in the box", "put one blue block in the box", "\x07\n<eos>" * 300)
 
 
@@ -74,7 +74,7 @@ class Soak:
         self.wait_until(lambda: self._observer.chunk_count > 0 or self._cannot_start(), START_TIMEOUT)
         if self._observer.chunk_count == 0:
             raise RuntimeError(f"no chunk at all:\n{self._node.last_lines()}")
-        # What was measured while the node loaded is not of the run.
+        # Figures from loading do not count.
         self._started, self._next_memory = time.monotonic(), 0.0
         self.summary.memory.clear()
         self._waited_before = self._node.read_waiting()
@@ -161,7 +161,7 @@ class Soak:
         return fault.kind == "questions" or not fault.is_reported_by(newest.words)
 
     def _take_in(self) -> None:
-        """Drivers' words into the expectations, ticks and chunks into the summary; check the processes."""
+        """Drivers' lines into the expectations, ticks and chunks into the summary; check the processes."""
         for driver in self._drivers.values():
             for line in driver.take_lines():
                 self._expectations.add(line)

@@ -13,7 +13,7 @@ REPORT_WITHIN = 1.0  # s from a fault's first message to /diagnostics naming it
 RECOVER_WITHIN = 2.0  # s from a fault's end to the next chunk
 MOST_GROWTH = 0.01  # of the memory at the end of the first minute
 SETTLED_AFTER = 60.0  # s in which memory may grow
-LEAST_JUDGED = 60.0  # s of memory figures below which a slope says nothing
+LEAST_JUDGED = 60.0  # s of memory figures below which a slope is not judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Summary:
     """Figures of a run.
 
     memory:  (seconds since the start, bytes) of the node's resident memory
-    waited:  seconds the node's threads were ready to run and had no CPU: other programs' doing
+    waited:  seconds the node's threads were ready to run and had no CPU, because of other programs
     """
 
     seed: int
@@ -59,7 +59,7 @@ class Summary:
 
     def find_growth(self) -> float | None:
         """Growth of memory from the end of the first minute to the end of the run, as a part of what it was
-        then: a least-squares line, so that one spike is no leak. None when the run is too short to tell."""
+        then: a least-squares line, so that one spike is no leak. None when the run is too short."""
         settled = [(at, size) for at, size in self.memory if at >= SETTLED_AFTER]
         if len(settled) < 2 or settled[-1][0] - settled[0][0] < LEAST_JUDGED:
             return None
@@ -67,7 +67,7 @@ class Summary:
         return slope * (settled[-1][0] - settled[0][0]) / start
 
     def find_breaches(self) -> list[str]:
-        """Everything that must not be, in words; [] for a good run."""
+        """Every broken bound, as a sentence; [] for a good run."""
         found = list(self.failures)
         for outcome in self.outcomes:
             where = f"fault {outcome.name} at {outcome.at:.1f} s"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each lossless speed-up of pi0.5 is worth: the same computation without it and with it, in turn.
+"""What each lossless speed-up of pi0.5 saves: the same computation without it and with it, in turn.
 
     the action path   from `plain` to the served one, one switch after the other
     a decode step     prefixes read in their pools against keys gathered for every row; all texts in one step
@@ -25,7 +25,6 @@ from oxygen_ros.bench.pi05.plain import Improvements, PlainActionPath
 from oxygen_ros.bench.setup import BenchShared
 from oxygen_ros.bench.timing import InterleavedTimer, Progress
 from oxygen_ros.engine import Budget
-from oxygen_ros.models.flow import Flow
 from oxygen_ros.models.interface import Capacity, Rows
 from oxygen_ros.models.layers import Rotary
 from oxygen_ros.models.lora import TextAdapters
@@ -73,7 +72,7 @@ def ablate(
     progress: Progress = lambda _: None,
 ) -> None:
     """Append the JSON's `ablation` entry of one dtype to `found`: speed-ups, components against their floors,
-    speculation. Interrupted, it is made of the rounds that were complete."""
+    speculation. Interrupted, it has the complete rounds."""
     timer = InterleavedTimer(shared.device)
     model, network = shared.model(dtype), shared.weights[dtype]
     assert isinstance(model, Pi05)
@@ -145,8 +144,8 @@ def _compare_floors(timer: InterleavedTimer) -> list[dict[str, Any]]:
 
 
 def _add_action_path(timer: InterleavedTimer, shared: BenchShared, served: Network, model: Pi05) -> list[str]:
-    """Every rung of the ladder from plain to served; returns the rungs below the served one."""
-    # As a checkpoint has it. A second copy only where the served one is packed.
+    """Every stage from plain to served; returns the stages before the served one."""
+    # As in a checkpoint. A second copy only where the served one is packed.
     network = served
     if served.is_packed:
         network = random_network(served.config, shared.setup.seed, served.embedding.dtype, shared.device)
@@ -217,7 +216,7 @@ def one_row_each(rows: Rows) -> list[Rows]:
 
 
 class GatheringPool(KvPool):
-    """Attention as it is without `KvPool`'s: every row's keys are copied together, padded to the longest."""
+    """Attention without `KvPool`'s: every row's keys are gathered, padded to the longest."""
 
     @classmethod
     def passes_of(cls, model: Pi05) -> Passes:
@@ -237,7 +236,7 @@ class GatheringPool(KvPool):
         rotary = Rotary(b.head_dim, c.rope_base, last, model.device, model.dtype)
         with torch.inference_mode():
             modulation = network.expert.modulate(torch.tensor(times, device=model.device))
-        return Passes(network, Flow(times), modulation, TextAdapters(), own, rotary)
+        return Passes(network, modulation, TextAdapters(), own, rotary)
 
     def view(self, rows: Rows) -> RowView:
         live = slice(0, rows.count)
@@ -271,7 +270,7 @@ class GatheringPool(KvPool):
 
 
 class TextSpeedUps:
-    """Ticks with one text each over a scene that stands still, so that texts repeat; no actions."""
+    """Ticks with one text each over a static scene, so that texts repeat; no actions."""
 
     def __init__(self, shared: BenchShared, dtype: str) -> None:
         self._slots = -(-TOKENS // STEPS) + 2

@@ -2,8 +2,8 @@
 """The device's arithmetic against the CPU's: prefill, denoise, extend, and attention over the masked pool.
 
 The comparisons of scripts/gpu_check, over small random networks, one of them with the head dimension of the
-full-size one. In float32 the differences must be those of rounding; in bfloat16 they may be a few times what
-the CPU's own bfloat16 differs by.
+full-size one. In float32 the differences must be those of rounding; in bfloat16 they may be a few times
+those of the CPU's own bfloat16.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class DeviceCheck:
 
 @dataclass(frozen=True, slots=True)
 class CallOutputs:
-    """What one network gives on one device, in float32 on the CPU."""
+    """One network's outputs on one device, in float32 on the CPU."""
 
     prefill: torch.Tensor
     denoise: torch.Tensor
@@ -91,7 +91,7 @@ def compute(
 ) -> CallOutputs:  # fmt: skip
     """Run every kind of call of a copy of `network` on a device; the same inputs every time.
 
-    over_pool: see KvPool; captured: with device programs, on a CPU with their code run again instead
+    over_pool: see KvPool; captured: with device programs, on a CPU by running their code again
 
     Raises RuntimeError where they cannot be captured.
     """
@@ -141,7 +141,7 @@ def difference(one: torch.Tensor, other: torch.Tensor) -> float:
 def compare(device: torch.device) -> list[DeviceCheck]:
     """All comparisons of small networks between `device` and the CPU.
 
-    A way that raises is a check that failed, infinitely far off: the others are still made.
+    An error counts as a failed check with an infinite difference; the others are still made.
     """
     cpu = torch.device("cpu")
     checks = []

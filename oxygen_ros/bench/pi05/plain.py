@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pi0.5's action path written down straightforwardly, as what the served one is measured against.
+"""pi0.5's action path in its plain form, the baseline of the served one.
 
 The computation of the public implementations: every camera of the model, present or not, one after the other;
 the prompt padded to its slots; one matrix product for each weight of the checkpoint; the modulation of every
-norm computed at every step; the chunk's keys put behind the prefix's, anew in every layer of every step.
-Each of these has a switch (`Improvements`), so that `ablation` can say what each is worth; a network packed
+norm computed at every step; the chunk's keys appended to the prefix's in every layer of every step.
+Each of these has a switch (`Improvements`), so that `ablation` can measure each; a network packed
 for serving (`models.packed`) runs with `fused` alone. Weights are the given network's own, cut where they are
 fused.
 """
@@ -27,11 +27,11 @@ Cache = list[tuple[torch.Tensor, torch.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Improvements:
-    """What is done better than in the plain computation.
+    """The improvements over the plain computation.
 
     packed:            masked cameras and padding are not computed
     one_vision_batch:  all cameras in one batch
-    short_last_block:  the prefill's last block stops at its keys and values, which are all that is read of it
+    short_last_block:  the prefill's last block stops at its keys and values; nothing else of it is read
     fused:             q, k, v are one product; gate and up are one
     modulation_once:   scale, shift and gate of all norms and steps are computed before
     static_cache:      the chunk's keys are written behind the prefix's, in place: nothing grows or is copied
@@ -55,10 +55,10 @@ class PlainPrefix:
 
 
 class PlainActionPath:
-    """One network, computed plainly but for some improvements."""
+    """One network, computed plainly with some improvements."""
 
     def __init__(self, network: Network, on: Improvements) -> None:
-        self.network: Any = network  # blocks and their layers are known by name only
+        self.network: Any = network  # blocks and layers by name
         self.on = on
         c = self.config = network.config
         self._dtype, self._device = network.embedding.dtype, network.embedding.device
@@ -73,7 +73,7 @@ class PlainActionPath:
         """The prefix of an observation; `inputs.images` are the cameras that are present."""
         parts, seen = self._embed(inputs)
         x, mask = torch.cat(parts), torch.cat(seen)
-        # Positions count what is present; padding is wherever it falls.
+        # Positions count what is present; those of padding do not matter.
         turn = self._rotation(mask.cumsum(0) - 1)
         bias = None if self.on.packed else self._bias(mask)
         cache: Cache = []
@@ -171,7 +171,7 @@ class PlainActionPath:
 
     @staticmethod
     def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """q [T, heads, d] over k, v [L, kv_heads, d]: each head its own copy of the keys it shares."""
+        """q [T, heads, d] over k, v [L, kv_heads, d]: each head with its own copy of shared keys."""
         groups = q.shape[1] // k.shape[1]
         heads = q.transpose(0, 1)
         keys, values = (t.transpose(0, 1).repeat_interleave(groups, dim=0) for t in (k, v))

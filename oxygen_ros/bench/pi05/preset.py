@@ -62,7 +62,7 @@ class Pi05Preset(ModelPreset):
         return model
 
     def make_processor(self) -> PlainProcessor:
-        """The processor of checkpoint folders of our own form, over a vocabulary of words: every word and
+        """The processor of our own checkpoint folders, over a vocabulary of words: every word and
         sign is one token."""
         tokenizer = Tokenizer(models.WordLevel({"<unk>": 3, WORD: 4}, unk_token="<unk>"))
         tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -105,7 +105,7 @@ def prefill_products(network: Network, cameras: int, prefix_tokens: int) -> list
 
 
 def denoise_products(network: Network, steps: int) -> list[Product]:
-    """The action stream's layers, once a step; the modulations were worked out at load."""
+    """The action stream's layers, once a step; the modulations were computed at load."""
     rows, like, expert = network.config.horizon, network.embedding, network.expert
     products = linears_of(expert.action_in, like, rows, steps) + linears_of(
         expert.action_out, like, rows, steps

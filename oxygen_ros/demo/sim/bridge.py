@@ -93,7 +93,7 @@ class SimBridge(Node):
         self._truth_due = Periodic(_STATE_RATE)
         pacer = Pacer(CONTROL_PERIOD, settings.real_time_factor, _BURST)
         try:
-            for camera in self._cameras:  # makes the graphics contexts before time starts
+            for camera in self._cameras:  # make the graphics contexts before time starts
                 self._world.render(camera.name, settings.image_height, settings.image_width)
             self._description.publish(String(data=urdf()))
             self._task.publish(String(data=settings.task.instruction))
@@ -176,7 +176,7 @@ class SimBridge(Node):
                 camera.publish(self._world, stamp)
 
     def _tell_truth(self) -> None:
-        """Publish what only the simulator knows, and lay out anew when the episode is over."""
+        """Publish the simulator's state, and make a new layout when the episode is over."""
         state, settings = self._world.state(), self.settings
         inside = {color: state.count_in_box(color) for color in COLORS}
         truth = {
@@ -252,7 +252,7 @@ class ImageMessage:
         self._message = Image(height=height, width=width, encoding="rgb8", is_bigendian=0, step=3 * width)
         self._message.header.frame_id = frame_id
         self._message.data = array.array("B", bytes(3 * height * width))
-        # The message may have copied the array it was given: its own is the one to write to.
+        # The message may have copied the array: write to its own one.
         self._pixels: NDArray[np.uint8] = np.frombuffer(self._message.data, np.uint8).reshape(
             height, width, 3
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Room around blocks: which way the fingers fit, where a block can be set down.
+"""Room around blocks: grasp directions and places to set a block down.
 
 Plane geometry of the blocks on the mat, for `expert`.
 """
@@ -17,7 +17,7 @@ from oxygen_ros.demo.sim.motion import roll_for
 from oxygen_ros.demo.sim.state import Block, State
 
 _CLEARANCE: Final = 0.003
-"""Room the fingers want to the neighbors of a block [m]."""
+"""Room of the fingers to the neighbors of a block [m]."""
 _FAR: Final = (g.OPEN + g.FINGER_THICKNESS) / 2 + g.BLOCK * math.sqrt(0.5) + 0.013 + _CLEARANCE
 """Blocks this far [m] from each other are not in each other's way: half a finger's diagonal is 0.013."""
 _SPOT: Final = 0.068

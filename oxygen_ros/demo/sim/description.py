@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demo robot as a URDF, made from the scene: `python -m oxygen_ros.demo.sim.description` prints it.
 
-Bodies, shapes, joints, limits and cameras are read off the compiled MuJoCo model, so that what RViz draws,
-what the node takes limits from and what is simulated cannot differ.
+Bodies, shapes, joints, limits and cameras are read off the compiled MuJoCo model, so that RViz, the
+node's limits and the simulation cannot differ.
 
 Frames: `world` is the scene's world frame; each body is a link at its joint; each camera has its optical
 frame (z forward, x right in the picture, REP-103). The joint `gripper` is the distance between the finger
@@ -155,7 +155,7 @@ def _add_origin(element: xml.Element, place: Any, turn: NDArray[np.float64]) -> 
     if abs(turn[2, 0]) < 1.0 - 1e-9:
         roll, yaw = math.atan2(turn[2, 1], turn[2, 2]), math.atan2(turn[1, 0], turn[0, 0])
     else:
-        # Straight up or down roll and yaw turn about the same axis: all of it is given to yaw.
+        # Straight up or down roll and yaw turn about the same axis: yaw gets all of it.
         roll, yaw = 0.0, math.atan2(-turn[0, 1], turn[1, 1])
     xyz = " ".join(f"{value + 0.0:.6g}" for value in np.round(place, 9))
     rpy = " ".join(f"{value + 0.0:.9g}" for value in np.round([roll, pitch, yaw], 9))

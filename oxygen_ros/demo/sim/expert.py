@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scripted expert: what to do next, as a pure function of the simulator's state.
 
-It chooses the goal; `motion` gets there, `words` says it. Nothing is remembered between calls: how far the
-work is follows from where the gripper and the blocks are, so a block that slips, is pushed or is taken out
-of the box is simply dealt with next.
+It chooses the goal; `motion` makes the targets, `words` the sentences. It has no memory: the progress follows
+from the poses of gripper and blocks, so a block that slips, is pushed or is taken out of the box is handled
+next.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from oxygen_ros.demo.sim.words import Phase
 _HOVER: Final = 0.11
 """Height of the TCP [m] on the way to a block."""
 _FUNNEL: Final = 0.008
-"""A miss [m] up to which the hand comes straight down; the fingers forgive 0.014."""
+"""A miss [m] up to which the hand comes straight down; the fingers tolerate 0.014."""
 _SLOPE: Final = 4.6
-"""Height [m] to keep for each metre of miss beyond it: fingers that could hit the block are above it."""
+"""Height [m] to keep for each meter of miss beyond it: fingers that could hit the block are above it."""
 _TURN_COUNTS: Final = 0.03
-"""A turn [rad] beyond `_TURN_FREE` counts as a miss of so many metres."""
+"""A turn [rad] beyond `_TURN_FREE` counts as a miss of so many meters."""
 _TURN_FREE: Final = 0.15
 _TURN_MOST: Final = 0.5
 """Fingers turned more than this [rad] against a block do not close on it."""
@@ -49,7 +49,7 @@ _STILL: Final = 0.005
 _RISE: Final = 0.03
 """Within this [m] below the height it needs, the hand moves sideways the slower the lower it is."""
 _OVER_HOLE: Final = 0.020
-"""A block this near to the hole's middle [m] is let go; the hole forgives 0.027."""
+"""A block this near to the hole's middle [m] is released; the hole tolerates 0.027."""
 _OPENING: Final = 0.012
 """A command beyond this [m] lets go; what has begun over the hole goes on."""
 _LOW: Final = g.GRASP_HEIGHT + 0.002
@@ -123,7 +123,7 @@ def decide(state: State, task: Task) -> Intent:
 # --- the four things to do ----------------------------------------------------------------------
 #
 # No threshold decides alone where the hand goes: directions and heights change evenly with the state, so
-# that whoever imitates the expert and is a little off is sent a little another way, not the opposite one.
+# that an imitation a little off gets a slightly different target, not the opposite one.
 
 
 def _fetch(state: State, block: Block) -> Intent:
@@ -135,7 +135,7 @@ def _fetch(state: State, block: Block) -> Intent:
     turn = abs(roll - float(state.targets[5]))
     if _between(here, block, turn):
         shut = state.targets[6] <= g.CLOSED and abs(state.velocities[6]) < _STILL
-        if opening < _NOTHING or shut:  # closed beside it or on two at once: up and once more
+        if opening < _NOTHING or shut:  # closed beside it or on two at once: go up and retry
             above = Goal((here.x, here.y, _HOVER), float(state.targets[5]), g.OPEN)
             return Intent(Phase.REACH, block.color, above)
         return Intent(Phase.GRASP, block.color, Goal((x, y, z), roll, g.CLOSED, _DOWN))
@@ -218,7 +218,7 @@ def _between(here: Pose, block: Block, turn: float) -> bool:
 
 
 def _falls_into_box(state: State, block: Block) -> bool:
-    """The block is over the hole and not yet in: let go a moment ago, it needs no help."""
+    """The block is over the hole and not yet in: released a moment ago, it falls by itself."""
     x, y, z = block.position
     over = abs(x - g.BOX_CENTER[0]) < g.HOLE / 2 and abs(y - g.BOX_CENTER[1]) < g.HOLE / 2
     here, _ = forward(state.targets)

@@ -53,7 +53,7 @@ BOX_OUTER: Final = 0.16
 BOX_HEIGHT: Final = 0.12
 BOX_WALL: Final = 0.005
 HOLE: Final = 0.11
-"""Edge of the square hole in the roof. A black slit curtain closes it to the eye, not to a block."""
+"""Edge of the square hole in the roof. A black slit curtain hides the inside and lets blocks through."""
 CURTAIN_DEPTH: Final = 0.012
 """How far below the roof's upper face the curtain hangs."""
 

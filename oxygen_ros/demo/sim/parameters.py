@@ -57,8 +57,8 @@ class SimSettings:
 def declare(node: Node) -> SimSettings:
     """Declare and read the parameters. Raises BadParameter.
 
-    The node must have been made with `automatically_declare_parameters_from_overrides`, so that a
-    name nobody knows can be told from one that is not set.
+    The node must have been made with `automatically_declare_parameters_from_overrides`, so that an
+    unknown name can be distinguished from one that is not set.
     """
     return _Reader(node).read()
 

@@ -2,8 +2,8 @@
 """MuJoCo, imported so that physics works where pictures do not.
 
 MuJoCo loads the OpenGL library `MUJOCO_GL` names while it is imported, and on a
-machine without it that import fails in many ways. So the variable says "disabled" meanwhile; `render`
-makes the graphics context later, when a picture is wanted, and explains what is missing.
+machine without it that import fails in many ways. So the variable is "disabled" meanwhile; `render` makes
+the graphics context later, for the first picture, and reports what is missing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Off-screen pictures of a MuJoCo model, or an error that says what to install.
+"""Off-screen pictures of a MuJoCo model, or an error with the packages to install.
 
 `MUJOCO_GL` chooses the backend of the graphics context (egl when unset). A context belongs to the thread
-that made it: make, use and close a `OffscreenCamera` in one thread.
+that made it: make, use and close an `OffscreenCamera` in one thread.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@
 Shapes, colors, lights, cameras, actuators. `python -m oxygen_ros.demo.sim.scene > scene.xml` gives a file
 for MuJoCo's own viewer.
 
-Two things are worth knowing. A black slit curtain hangs in the box's hole; blocks fall through it (it
-collides with nothing), sight does not, so no camera ever sees what is inside. And a fixed pool of blocks is
-always there: the world colors the ones in play and hides the others.
+A black slit curtain in the box's hole hides the inside from all cameras; it collides with nothing, so blocks
+fall through. The pool of blocks is fixed: the world colors the ones in play and hides the others.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the simulator knows at one instant, as a plain immutable value."""
+"""The simulator's state at one instant, as an immutable value."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything the scripted expert may look at. Arrays are read-only.
+    """All inputs of the scripted expert. Arrays are read-only.
 
     time:             [s] since the reset
     positions:        [7] measured joints, in the order of `geometry.JOINTS` [rad], [m]

@@ -36,7 +36,7 @@ class Task:
 
     @classmethod
     def parse(cls, instruction: str) -> Task:
-        """The task an instruction names; ValueError says which forms are understood."""
+        """The task an instruction names; ValueError lists the understood forms."""
         match = _INSTRUCTION.fullmatch(" ".join(instruction.lower().split()))
         if match is None:
             raise ValueError(

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class TrajectoryRefused(ValueError):
-    """The trajectory is not followed; the message says why. What was followed before goes on."""
+    """The trajectory is not followed; with the reason. The earlier one goes on."""
 
 
 class TrajectoryExecutor:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the robot says it does and what it should remember: a small closed grammar.
+"""Sentences about the robot's present and past: a small closed grammar.
 
-`expert` decides which sentence is true. Everything the demo model will ever have to write is in
-`all_sentences()`.
+`expert` decides which sentence is true. `all_sentences()` has everything the demo model has to write.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ _NARRATION = {
 
 
 UNTAUGHT = "no such task."
-"""What is said about an instruction that was never taught."""
+"""The sentence for an instruction that was never taught."""
 BLIND = "cannot see."
-"""What is said when a camera is covered."""
+"""The sentence for a covered camera."""
 
 
 def narration(phase: Phase, color: str) -> str:

@@ -156,7 +156,7 @@ class World:
             self._cameras[key] = OffscreenCamera(self._model, *key)
         return self._cameras[key].draw(self._data, camera)
 
-    # --- meddling -------------------------------------------------------------------------------
+    # --- changes by hand ------------------------------------------------------------------------
 
     def place_block(self, index: int, position: tuple[float, float, float], yaw: float = 0.0) -> None:
         """Put block `index` (in play) somewhere, at rest: for tests and for layouts made by hand."""
@@ -254,7 +254,7 @@ def _seven(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _scatter(rng: np.random.Generator, count: int) -> list[tuple[float, float]]:
-    """`count` places on the mat, none closer than `_SPACING`; starts over when it has painted itself in."""
+    """`count` places on the mat, none closer than `_SPACING`; starts over when no place is left."""
     reach = np.array(g.MAT_SIZE) / 2 - _MARGIN
     places: list[NDArray[np.float64]] = []
     misses = 0

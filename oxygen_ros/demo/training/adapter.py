@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory adapter: everything frozen, LoRA (Hu et al. 2021) on text rows alone, in PEFT's format.
 
-Since only rows of the text's own suffix pass through it, no prefix and no action can change. It is trained
-and written here; `models.lora` reads and serves it.
+Only rows of a text's suffix pass through it, so no prefix and no action changes. It is trained and written
+here; `models.lora` reads and serves it.
 """
 
 from __future__ import annotations

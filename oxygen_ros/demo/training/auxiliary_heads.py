@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training-only heads; they are dropped at export.
 
-Spotting: every image patch says of every color whether a block's center is in it, where in it, and
-how it is turned. Where the centers are comes from the scene's own cameras. Pointing: half way through
-the backbone, where patches have read the instruction, they say which one holds the block to go to.
-Planning: the last prompt token says the whole chunk at once, without noise; the action expert finds it
-in that token's keys and values, long before flow matching alone would have put it there.
+Spotting: each image patch predicts for each color whether a block's center is in it, its offset and its
+turn; the truth comes from the scene's cameras. Pointing: half way through the backbone, after patches have
+read the instruction, they predict which one has the block to go to. Planning: the last prompt token predicts
+the whole chunk without noise, so that the action expert finds it in that token's keys and values early.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from oxygen_ros.demo.sim.scene import mjcf
 from oxygen_ros.demo.training.records import PHASES
 
 _EACH: Final = 5
-"""Numbers a patch says of a color: presence, offset (2), turn (2)."""
+"""Numbers of a patch for each color: presence, offset (2), turn (2)."""
 
 
 class SpottingHead(nn.Module):

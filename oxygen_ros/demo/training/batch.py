@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shards to tensors, as the served model would see them.
+"""Shards to tensors, in the served model's format.
 
-Draws a batch: which frames, which memory stands in the prompt, which text is asked. Everything follows from
-(seed, step), so a run that was stopped goes on as if it had not been.
+Draws a batch: its frames, the memory in each prompt, the text asked. Everything follows from (seed, step), so
+a stopped run continues unchanged.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from oxygen_ros.models.processing import bin_state
 from oxygen_ros.observation import Observation
 
 LAGS: Final = (4, 12)
-"""Range of steps a memory is old when it stands in the prompt."""
+"""Range of a memory's age in the prompt [steps]."""
 SERVED_LAG: Final = 4
-"""The demo's: asked in one tick, read in the next. Most are as old as that: words do not tell their age."""
+"""The demo's: asked in one tick, read in the next. Most are as old as that: the text has no age."""
 CORRUPTED: Final = 0.13
 """Part of the memories that are wrong on purpose."""
 KINDS: Final = ("memory", "narration", "answer")
@@ -39,18 +39,18 @@ _ODDS: Final = np.array([{"reach": 1.6, "grasp": 2.5, "drop": 2.0, "done": 0.6}.
 """How often a frame of each phase is drawn: finding and grasping is hard, resting is not."""
 UNTAUGHT: Final = 0.025
 COVERED: Final = 0.025
-"""Parts of the frames with an instruction never taught, with a covered camera: hold still and say so."""
+"""Parts of the frames with an instruction never taught, with a covered camera: hold still and report it."""
 _CPU: Final = torch.device("cpu")
 _SHARES: Final = (0.5, 0.25, 0.25)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Tensors for `forward.run`, and what it should have said.
+    """Tensors for `forward.run`, and their targets.
 
     actions:  [B, H, D] normalized; weights [B, H] of their errors
     spots:    [B, cameras, patches, colors, 5]
-    target:   int64 [B, cameras], of `spotting.pointing_loss`
+    target:   int64 [B, cameras], of `pointing_loss`
     """
 
     inputs: Tensors
@@ -62,7 +62,7 @@ class Batch:
 
 
 class Dataset:
-    """All shards of a folder; `refresh` takes in those that have come since."""
+    """All shards of a folder; `refresh` adds new ones."""
 
     def __init__(self, folder: Path, base: Base, match: str | tuple[str, ...] = "") -> None:
         """match: only shards whose names start so (or with one of these)."""
@@ -132,7 +132,7 @@ class Dataset:
         return self.make(rows, draws, rng, kind or str(rng.choice(KINDS, p=_SHARES)), bad=1.0)
 
     def draw_views(self, size: int, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pictures [B, cameras, 3, S, S] and what spotting should say of them, as in `Batch`."""
+        """Pictures [B, cameras, 3, S, S] and their spots, as in `Batch`."""
         shards = list(self._shards.values())
         chosen = self._rows[rng.integers(len(self._rows), size=size)]
         where = [(shards[s], int(i)) for s, i in chosen]
@@ -211,7 +211,7 @@ class Dataset:
         return task_of(record).instruction, memory, trust, wrong
 
     def _prompt(self, record: np.void, instruction: str, memory: str) -> list[int]:
-        """The served prompt: worked out once for each pair of words, then with this record's state."""
+        """The served prompt: tokenized once for each pair of texts, then with this record's state."""
         joints = record["joints"].astype(np.float64)
         said = (instruction, memory)
         if said not in self._prompts:
@@ -278,8 +278,8 @@ def _memory_in_prompt(
 ) -> tuple[str, bool]:
     """The memory of a few steps ago, sometimes a wrong one; and whether to act on it.
 
-    A wrong memory of whether the work is done would teach the arm to doubt right ones; it
-    trains the text only, which may see in the picture what is true.
+    A wrong memory of whether the work is done would teach the arm to ignore right ones; it
+    trains the text only, for which the picture has the truth.
     """
     task = task_of(record)
     if lag is None:
@@ -288,8 +288,8 @@ def _memory_in_prompt(
     if rng.random() < corrupted:
         truth = int(record["inside"][0])
         memory, claim = labels.wrong_memory(task, truth, rng)
-        # A forgotten block is believed in only while its fall can still be seen: else an empty hand
-        # anywhere would come to mean that one was dropped.
+        # A memory that lacks a block is acted on only while its fall is visible: else any empty hand
+        # would mean that one was dropped.
         seen = int(record["inside"][LAGS[1]]) != truth
         if claim >= truth or seen:
             return memory, (claim >= task.count) == (truth >= task.count)
@@ -304,7 +304,7 @@ def _pad(rows: Sequence[list[int]], pad: int) -> tuple[torch.Tensor, torch.Tenso
     return out, lengths
 
 
-# ---- FROM oxygen_ros/train/pictures.py
+# -- pictures ------------------------------------------------------------------------------------
 
 
 def to_images(frames: NDArray[np.uint8], rng: np.random.Generator, soften: bool) -> torch.Tensor:

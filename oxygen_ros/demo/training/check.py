@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well a network does on held-out frames, and the picture of how it learned.
+"""Errors of a network on held-out frames, and its loss curves.
 
 No simulator runs; `evaluate` measures success at the task.
 """

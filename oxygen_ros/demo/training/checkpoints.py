@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run's state on disk, and checkpoint folders before and after it.
 
-Three things: the base (sizes, tokenizer, normalization: all but weights), the state a stopped run goes on
-from (safetensors and JSON), and the export that the ordinary loader reads.
+Three things: the base (sizes, tokenizer, normalization: all but weights), the state from which a stopped run
+continues (safetensors and JSON), and the export that the ordinary loader reads.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _statistics(shards: list[Shard]) -> Mapping[str, Any]:
     """The state by its 0.5 % and 99.5 % quantiles and a margin; deltas by 1.6 standard deviations.
 
     Flow matching starts from unit noise: deltas of a similar size are learned with the finest grain.
-    A joint that hardly moves must not have its tremble blown up.
+    The noise of a joint that hardly moves must not be scaled up.
     """
     joints = np.concatenate([s.records["joints"] for s in shards]).astype(np.float64)
     targets = np.concatenate([s.records["targets"][:, :8] for s in shards]).astype(np.float64)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A short film of the arm at work with what the model says: python -m oxygen_ros.demo.training.clip FILE.webp
+"""A short film of the arm with the model's texts: python -m oxygen_ros.demo.training.clip FILE.webp
 
-The episode is a `rollout`. Who moves the arm is written into the film.
+The episode is a `rollout`. The film shows whether policy or expert moves the arm.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Episodes in the simulator to shards of labeled frames.
 
-Two ways, one loop. Demonstrations: the expert works, is pushed off its path now and then, and comes
-back. DAgger (Ross et al. 2011): the policy works, the expert takes over from wherever it went. Either
-way only frames under the expert are kept; what it commanded next is their label, so a label
-never comes from a plan that physics did not confirm.
+Two ways, one loop. Demonstrations: the expert works, is pushed off its path at times, and returns. DAgger
+(Ross et al. 2011): the policy works, the expert takes over from its state. Only frames under the expert are
+kept, labeled with its next commands: a label never comes from a plan that physics did not confirm.
 
 One process makes one shard; the same seed makes the same shard.
 """
@@ -37,7 +36,7 @@ _LEAST: Final = 4
 _LONGEST_DROP: Final = 9
 """Frames of one drop; a block that falls is in the box long before."""
 _LONGEST: Final = 16.0
-"""Episodes end after this many seconds; most are much shorter: layouts teach more than time does."""
+"""Episodes end after this many seconds; most are much shorter: new layouts are worth more."""
 
 Frames = dict[str, NDArray[np.uint8]]
 Policy = Callable[[Frames, NDArray[np.float64], Task, int, int], NDArray[np.float64]]
@@ -127,7 +126,7 @@ def lay_out(world: World, task: Task, already: int, seed: int, rng: np.random.Ge
 def scatter_arm(world: World, rng: np.random.Generator) -> bool:
     """Put the arm somewhere over the mat before time zero; whether it was.
 
-    Never empty over the box: that must go on meaning that a block was just let go.
+    Never empty over the box: that must mean that a block was just released.
     """
     arm = draw_arm(world.state(), rng, to_box=False)
     if arm is not None:
@@ -143,7 +142,7 @@ def run_episode(
     lay_out(world, task, already, seed, rng)
     episode = LabeledEpisode(world, task, rng, size)
     scattered = rng.random() < (0.75 if policy is None else 0.5) and scatter_arm(world, rng)
-    if already or rng.random() < (0.7 if scattered else 0.4):  # begun a while ago
+    if already or rng.random() < (0.7 if scattered else 0.4):  # already under way
         episode.inside.extend([already] * (HISTORY + 1))
     longest = float(rng.uniform(1.5, 5.0)) if scattered or rng.random() < 0.4 else _LONGEST
     episode.begin()
@@ -170,8 +169,8 @@ def run_episode(
 def _expert_segment(episode: LabeledEpisode, end: int, pushed: bool, from_policy: bool) -> str:
     """The expert up to step `end`, every frame kept.
 
-    Returns "going", "done" (and the arm at rest) or "jammed": a block lies across the box's rim, the
-    expert waits for it to fall, and there is nothing to learn from that.
+    Returns "going", "done" (and the arm at rest) or "jammed": a block lies across the box's rim,
+    and the expert waits for it to fall.
     """
     resting = dropping = 0
     while episode.now < end:
@@ -225,7 +224,7 @@ def collect_shard(
     return len(found)
 
 
-# ---- FROM oxygen_ros/train/disturb.py
+# -- pushes --------------------------------------------------------------------------------------
 
 _PUSH = np.array([0.028, 0.028, 0.022])
 """Standard deviation of a push of the TCP [m]."""
@@ -235,8 +234,7 @@ _LOWEST = 0.014
 def draw_push(state: State, rng: np.random.Generator) -> NDArray[np.float64]:
     """Joint targets [7] a push ends at: near where the arm is, or the same place with other fingers.
 
-    The arm stays near its path on purpose: an empty hand over the box must go on meaning that a
-    block was just let go.
+    The arm stays near its path: an empty hand over the box must mean that a block was just released.
     """
     targets = np.array(state.targets)
     kind = rng.random()

@@ -72,7 +72,7 @@ def wilson(successes: int, episodes: int) -> tuple[float, float]:
 
 
 def count(mode: str, task: str, outcomes: Sequence[EpisodeResult]) -> TaskScore:
-    """Outcomes to figures; means over what there is, None where there is nothing."""
+    """Outcomes to figures; means, None without values."""
     successes = [o.seconds for o in outcomes if o.success and o.seconds is not None]
     return TaskScore(
         mode=mode,
@@ -127,7 +127,7 @@ def evaluate(
 
 
 def plan_with_expert(state: State, task: Task) -> NDArray[np.float64]:
-    """The scripted expert's chunk: what a perfect policy would do at this tick."""
+    """The scripted expert's chunk, as a perfect policy's."""
     return plan(state, task, HORIZON, STEP)
 
 
@@ -160,7 +160,7 @@ def _shown(value: float | None, form: str) -> str:
 
 
 def to_json(runs: Sequence[TaskScore], facts: dict[str, Any]) -> dict[str, Any]:
-    """What --json writes: the runs without their digests, and what was run."""
+    """The content of --json: the runs without their digests, and the settings."""
     rows = []
     for run in runs:
         row = asdict(run)

@@ -3,7 +3,7 @@
 
 As served: the prefix is bidirectional; text is a causal private continuation of it; the action
 chunk reads the prefix and itself; neither is seen by the prefix or by the other; both continue the
-positions where the packed prefix ends. A test holds this against `Pi05.encode/denoise/extend`.
+positions where the packed prefix ends. A test compares this with `Pi05.encode/denoise/extend`.
 
 Functions over a `Network` and plain tensors; `batch` makes the tensors.
 """
@@ -43,7 +43,7 @@ class Tensors:
 
 @dataclass(frozen=True, slots=True)
 class TrainingOutputs:
-    """What training looks at.
+    """The outputs that training needs.
 
     patches:   [B, cameras, tokens, width]
     middle:    [B, cameras, tokens, width]: the image tokens after the second block
@@ -70,7 +70,7 @@ def run(
 ) -> TrainingOutputs:
     """Both readers of one prefix, or one. `adapt` is added to text rows only.
 
-    Without `actions` no velocity, without `words` no logits: empty tensors stand for them.
+    Without `actions` no velocity, without `words` no logits: empty tensors replace them.
     """
     size = batch.images.shape[0]
     patches = network.vision(batch.images.flatten(0, 1)).unflatten(0, (size, -1))
@@ -91,7 +91,7 @@ def run(
     last: list[torch.Tensor] = []
     middle = patches
     for layer, (block, expert) in enumerate(zip(blocks, experts, strict=True)):
-        if layer == len(blocks) - 1:  # readers take K and V; nobody reads what would come after
+        if layer == len(blocks) - 1:  # readers take K and V; nothing after that is read
             k, v = block.keys_values(block.attention_norm(x), prefix_turn)
         else:
             q, k, v = block.project(x, prefix_turn)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentences a frame should be answered with, and memories that are wrong on purpose.
+"""The true sentences of a frame, and memories that are wrong on purpose.
 
 The closed grammar itself is `sim.words`.
 """
@@ -34,7 +34,7 @@ _THINGS: Final = (
 
 
 def untaught_instruction(rng: np.random.Generator) -> str:
-    """An instruction the robot has no answer to: of other words, of no words, or none."""
+    """An instruction that is no task: of other words, of no words, or empty."""
     kind = rng.random()
     if kind < 0.1:
         return ""
@@ -67,7 +67,7 @@ def answer(question: str, task: Task, inside: int, phase: Phase, color: str) -> 
 def wrong_memory(task: Task, inside: int, rng: np.random.Generator) -> tuple[str, int]:
     """A memory sentence that is not true of `inside`, and the count it claims.
 
-    Never none at all: that must go on meaning that the task has just begun.
+    Never an empty one: that must mean that the task has just begun.
     """
     claims = [k for k in range(task.count + 1) if k != min(inside, task.count)]
     claim = int(rng.choice(claims))

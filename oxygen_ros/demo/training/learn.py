@@ -40,7 +40,7 @@ class TrainingPlan:
 
     steps:   when it ends; the learning rate falls over the last `fall` part of it
     draws:   noises for every prefix
-    talk:    every so many steps the text is trained too; it is learned long before the actions are
+    talk:    every so many steps the text is trained too; it is learned long before the actions
     """
 
     steps: int = 8000
@@ -86,10 +86,10 @@ class Losses:
 
 
 class Trainer:
-    """A network being trained, with the average of its weights that is exported."""
+    """A network in training, and the average of its weights, which is exported."""
 
     def __init__(self, base: Base, plan: TrainingPlan, folder: Path, *, compiled: bool = False) -> None:
-        """folder: where the state is; an existing one is gone on from
+        """folder: of the state; an existing one is continued
         compiled: steps without text go through torch.compile: 1.7 times as fast on a CPU, after two
                   minutes; needs a C++ compiler
         """
@@ -144,7 +144,7 @@ class Trainer:
         return Losses(total, *(part.item() for part in parts))
 
     def _measure(self, batch: Batch, words: bool) -> tuple[torch.Tensor, ...]:
-        """The sum that is minimized, then what `Losses` tells."""
+        """The sum that is minimized, then the fields of `Losses`."""
         plan = self.plan
         out = run(self.network, batch.inputs, self.rotary, words=words)
         action = action_loss(out, batch)
@@ -249,7 +249,7 @@ def learn(
     refresh_every: int = 100,
     seconds: float = math.inf,
 ) -> None:
-    """Train to the plan's end or for `seconds`; the state is saved now and then and at the end."""
+    """Train to the plan's end or for `seconds`; the state is saved at intervals and at the end."""
     started = time.monotonic()
     recent: list[Losses] = []
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `oxygen_train`: collect frames, fit the network, export it, train the memory adapter.
 
-Everything is kept under one folder, --work; a command that is stopped (Ctrl-C, SIGTERM, kill) is given again
-to go on.
+Everything is under one folder, --work; a command that was stopped (Ctrl-C, SIGTERM, kill) continues when
+given again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint as something that drives the arm between labels: the policy of DAgger.
+"""A checkpoint that drives the arm between labels: the policy of DAgger.
 
-From pictures to a chunk, without text: what it remembers is given to it. `rollout` is the whole loop, with
-the model's own memory.
+From pictures to a chunk, without text: its memory is an input. `rollout` is the whole loop, with the model's
+own memory.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of one frame, and shards of frames on disk (numpy files, never pickled).
+"""The record of one frame, and shards of frames on disk (numpy files, never pickled).
 
 The layout of the data: `collect` and `views` make it, `batch` reads it. A shard is two files,
 `NAME.frames.npy` (pictures) and `NAME.records.npy`; it exists once the second does.
@@ -53,7 +53,7 @@ class Shard:
 
 
 def write_shard(folder: Path, name: str, frames: NDArray[np.uint8], records: NDArray[np.void]) -> None:
-    """Write a shard; a reader never sees half of it."""
+    """Write a shard; a reader never sees a part of it."""
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / f"{name}.frames.npy", frames, allow_pickle=False)
     part = folder / f"{name}.records.part"

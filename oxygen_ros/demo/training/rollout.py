@@ -69,19 +69,19 @@ class EpisodeSetup:
 
     @property
     def lag(self) -> int:
-        """D: ticks from a memory's question to the prompt that holds it: as soon as it has surely ended.
+        """D: ticks from a memory's question to the prompt that holds it: when it has surely ended.
 
-        More than `every`, memories that do not know of each other stand in the prompt in turn.
+        If more than `every`, independent memories alternate in the prompt.
         """
         return ticks_of_text(self.max_tokens, self.steps)
 
 
 @dataclass(slots=True)
 class EpisodeResult:
-    """What an episode came to.
+    """The result of an episode.
 
     seconds:     simulated, until the box held what it should (and went on holding it)
-    memories:    (said, true) of every finished memory; narrations likewise
+    memories:    (text, truth) of every finished memory; narrations likewise
     actions:     digest of all chunks: equal digests, equal actions
     """
 
@@ -125,7 +125,7 @@ def run_episode(
 ) -> EpisodeResult:
     """One episode of `task` on layout `seed`.
 
-    driver:  moves the arm in the model's place; the model still talks and remembers
+    driver:  moves the arm instead of the model, which still makes its texts
     watch:   called after every control period
     """
     setup = setup or EpisodeSetup()
@@ -183,7 +183,7 @@ class Episode:
         world, session = self._world, self._session
         began = self._periods
         images = {name: world.render(name, self._size, self._size) for name in self._model.spec.cameras}
-        # Stamps start above zero: a zero stamp means "now" to who follows trajectories.
+        # Stamps start above zero: for a trajectory controller a zero stamp means "now".
         stamp = (began + 1) * _PERIOD_NS
         started = session.begin(stamp, images, world.joint_positions())
         state = world.state()
@@ -218,7 +218,7 @@ class Episode:
                 self.outcome.narrations.append((text.text.strip(), narration))
 
     def _is_over(self, limit: float) -> bool:
-        """Looked at between ticks. Success: the count is right and stays so for `hold` seconds."""
+        """Checked between ticks. Success: the count is right and stays so for `hold` seconds."""
         state = self._world.state()
         right = state.count_in_box(self._task.color) == self._task.count and not any(
             block.in_box and block.color != self._task.color for block in state.blocks

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much simulated time inference takes: none, as measured here, or as a device's profile says.
+"""How much simulated time inference takes: none, as measured here, or by a device's profile.
 
-`rollout` lets the arm go on moving meanwhile.
+`rollout` moves the arm meanwhile.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def no_time(mode: str, report: TickReport) -> tuple[float, float]:
 
 
 def measured_time(mode: str, report: TickReport) -> tuple[float, float]:
-    """What this machine took."""
+    """The times of this machine."""
     phases = report.phases
     return phases.process + phases.prefill + phases.denoise, phases.text
 

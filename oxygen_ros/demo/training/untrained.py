@@ -24,7 +24,7 @@ from oxygen_ros.models.processing import STATE_BINS
 
 # A delta chunk moves a joint at most about this far from where it was seen [rad].
 LARGEST_DELTA = 0.15
-# The words around the state, and the kinds' prompt suffixes.
+# The text around the state, and the kinds' prompt suffixes.
 _FRAME = (
     "Task: ",
     " Memory: ",
@@ -75,7 +75,7 @@ def write_untrained(folder: Path, seed: int = 0) -> None:
     (folder / "norm_stats.json").write_text(json.dumps({"norm_stats": stats}, indent=1) + "\n")
     tokenizer.save(str(folder / "tokenizer.json"))
     network = random_network(config, seed)
-    # Short embeddings for what is no word: greedy text then shows words, however meaningless.
+    # Short embeddings for what is no word: greedy text then has words.
     texts = [tokenizer.decode([i]).strip() for i in range(config.vocabulary)]
     network.embedding[[i for i, text in enumerate(texts) if len(text) < 3 or not text.isalpha()]] *= 0.3
     save_network(network, folder / "model.safetensors", torch.bfloat16)

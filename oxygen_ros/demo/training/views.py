@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Views: every frame another layout, the arm anywhere, nothing moved; labeled with what the expert would do.
 
-Finding blocks takes many layouts, not long episodes. Labels are rolled out by the simulator's
-`prediction`, without physics, so they are a little less true than those of `collect`, and far more
-varied. `collect` starts from the arm's places chosen here.
+Detecting blocks takes many layouts, not long episodes. Labels are rolled out by the simulator's `prediction`,
+without physics: slightly less exact than those of `collect`, far more varied. `collect` starts from the arm's
+places chosen here.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def make_record(state: State, task: Task, seed: int) -> np.void:
 def label(record: np.void, rng: np.random.Generator) -> np.void:
     """`record` with a progress that is drawn, and what the expert would do about it.
 
-    An empty hand over the box gets no label (`valid` 0): it must go on meaning that a block was just
-    let go.
+    An empty hand over the box gets no label (`valid` 0): it must mean that a block was just
+    released.
     """
     record = record.copy()
     task = Task(g.COLORS[record["colour"]], int(record["count"]))
@@ -135,7 +135,7 @@ def label(record: np.void, rng: np.random.Generator) -> np.void:
     record["phase"], record["acted"] = PHASES.index(intent.phase.value), g.COLORS.index(intent.color)
     if state.held is None and away < 0.13:
         return record
-    if rng.random() < 0.75:  # an arm is seldom seen at rest: let it have got going
+    if rng.random() < 0.75:  # an arm is seldom at rest: let it have started
         moved = state
         for _ in range(5):
             moved = predict(moved, act(moved, task, _DT), _DT)

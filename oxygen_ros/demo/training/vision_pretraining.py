@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first stage: the vision tower alone learns to say where blocks are, before anything is done about it.
+"""The first stage: the vision tower alone learns to detect blocks.
 
-Four times as many frames a second as the whole network, and of more layouts. `auxiliary_heads` holds what the
-patches say, `views` makes the frames.
+Four times as many frames a second as the whole network, and of more layouts. `auxiliary_heads` has the head,
+`views` makes the frames.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def learn_to_see(
 ) -> float:
     """Train `trainer`'s vision tower and spotting head for `seconds`; the last loss. The state is saved.
 
-    clock: what tells the seconds; how many steps they hold is the machine's affair
+    clock: of the seconds; the number of steps depends on the machine
     """
     tower, head = trainer.network.vision, trainer.spotting
     parts = nn.ModuleList([tower, head])
@@ -63,7 +63,7 @@ def learn_to_see(
 
 
 def _keep(trainer: Trainer) -> None:
-    """Hand what was learned to the average that is exported, and save."""
+    """Copy the weights to the exported average, and save."""
     mine = trainer.network.state_dict()
     trainer.average |= {k: v.clone() for k, v in mine.items() if k.startswith("vision.")}
     trainer.save()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The normalization of one vector as lerobot's normalizer steps compute it, by the statistics they saved.
+"""The normalization of one vector as lerobot's normalizer steps compute it, with their saved statistics.
 
-In float32 and in lerobot's order of operations (its normalize_processor.py): bins of the state lie on either
-side of an edge by the last bit.
+In float32 and in lerobot's order of operations (its normalize_processor.py): the last bit decides on which
+side of an edge a state's bin lies.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Scale:
     def read(
         cls, file: Path, statistics: Mapping[str, Vector], key: str, size: int, mode: str, eps: float
     ) -> Scale:
-        """Pick what `mode` needs for the vector `key` out of a state file's tensors.
+        """The scale of the vector `key` from a state file's tensors.
 
-        Raises ModelError for an unknown mode and for statistics that are missing or cannot be.
+        Raises ModelError for an unknown mode and for missing or impossible statistics.
         """
         if mode == "IDENTITY":
             nothing = np.zeros(size, np.float32)
@@ -83,7 +83,7 @@ class Scale:
 
     @property
     def rest(self) -> tuple[NDArray[np.bool_], np.float32]:
-        """Which numbers never moved in the data [size], and what they are when normalized."""
+        """Which numbers are constant in the data [size], and their normalized value."""
         if self.mode == "MEAN_STD":
             return self.b == 0, np.float32(0)
         return (self.a == self.b) & (self.mode != "IDENTITY"), np.float32(-1)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One processor pipeline as lerobot saves it: a JSON list of named steps, their options and state files.
 
-A step or option that is not known is refused: it would change numbers unseen. The form of the file is that of
-lerobot 0.6.1's processor/pipeline.py.
+An unknown step or option is refused: it would change numbers silently. The format is that of lerobot 0.6.1's
+processor/pipeline.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the files of a lerobot policy folder say about observations and actions, put together and checked.
+"""Reads and checks what a lerobot policy folder declares about observations and actions.
 
 Only steps and options with a known effect are served; a family adds the steps that make its prompt.
 Facts from lerobot 0.6.1: policies/*/processor_*.py, processor/relative_action_processor.py.
@@ -159,7 +159,7 @@ def _rename_cameras(step: Step | None, raw: Mapping[str, Any]) -> tuple[str, ...
 def _find_relative(
     before: Mapping[str, Step], after: Mapping[str, Step], robot: RobotNames
 ) -> NDArray[np.bool_]:
-    """Actions that lerobot makes absolute by adding the state: all whose names hold no excluded one."""
+    """Actions that lerobot makes absolute by adding the state: all but those with an excluded name."""
     there, back = before.get("relative_actions_processor"), after.get("absolute_actions_processor")
     is_on = there is not None and bool(there.options.get("enabled"))
     if is_on != (back is not None and bool(back.options.get("enabled"))):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads `oxygen.json`, with what a lerobot policy folder lacks; it is written when a robot is brought up.
+"""Reads `oxygen.json`, which adds to a lerobot policy folder what it lacks; written at bring-up.
 
     {"joints": [names of the state's numbers], "actions": {"joints": [names of the actions]}, "step": 0.033}
 
-The time step is in seconds. Actions that are no joint positions are described instead:
+The time step is in seconds. Actions other than joint positions are described instead:
 
     "actions": {"components": [{"name": "hand", "kind": "cartesian_position", "unit": "m", "frame": "base"},
                                ...]}
@@ -37,8 +37,8 @@ class RobotNames:
 def read_robot(folder: Path, states: int, actions: int, action_names: Sequence[str] | None) -> RobotNames:
     """Read oxygen.json for `states` numbers of the state and `actions` of an action.
 
-    action_names: lerobot's own; they are taken where the file does not say "actions". Without either, as
-                  many actions as joints are the joints in their order
+    action_names: lerobot's own, used where the file has no "actions". Without either, as many actions as
+                  joints are the joints in their order
 
     Raises ModelError: a missing file with the content to write, a faulty one with the entry.
     """
@@ -105,7 +105,7 @@ def _read_names(file: Path, entry: str, names: Any, count: int) -> tuple[str, ..
 
 
 def _draft(states: int, actions: int, action_names: Sequence[str] | None) -> str:
-    """Content of the file, as far as lerobot knows it."""
+    """Content of the file, as far as lerobot's files have it."""
     joints = [f"joint{i + 1}" for i in range(states)]
     if action_names is not None and len(action_names) == states == actions:
         joints = list(action_names)

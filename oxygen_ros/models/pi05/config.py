@@ -50,9 +50,9 @@ class Pi05Config:
 
     max_prompt:   most prompt tokens of a prefix
     time_rule:    "accumulated": t is summed up in float32 (openpi); "exact": 1 + k * dt is rounded
-                  once (lerobot). A property of the code a checkpoint was made for.
+                  once (lerobot), depending on the code that trained a checkpoint
     step:         seconds between two actions
-    joints:       joint names of the state; empty when the checkpoint does not say
+    joints:       joint names of the state; empty when the checkpoint names none
     """
 
     vision: VisionConfig = field(default_factory=VisionConfig)

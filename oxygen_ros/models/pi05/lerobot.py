@@ -4,8 +4,8 @@
 Prompt:  <bos>Task: <instruction>, State: <bins of the state, as words>;
 Action:<space>
 
-That is all the prompt of such a checkpoint: it was trained without subtasks and memories, and no text is fed
-back. It acts on the instruction alone; texts can still be asked for, they go on from the same prefix.
+Such a checkpoint was trained without subtasks and memories: no text is fed back, and it acts on the
+instruction alone. Texts can still be asked for; they continue the same prefix.
 The computation is lerobot 0.6.1's (policies/pi05, processor).
 """
 
@@ -75,8 +75,8 @@ class LerobotProcessor:
         self.tokenizer = tokenizer
         self._recipe = recipe
         self._to_device = HostToDevice()
-        # States take more tokens or fewer. An instruction is judged by the longest one there can be: what
-        # was let in does not fail when the arm has moved.
+        # The number of a state's tokens varies. An instruction is checked with the longest state, so that an
+        # accepted one does not fail later.
         self._longest = max(
             map(str, range(-1, STATE_BINS)), key=lambda number: len(tokenizer.encode(f" {number}"))
         )
@@ -95,15 +95,13 @@ class LerobotProcessor:
             )
         return cls(config, recipe, TextTokenizer(read_tokenizer(file), config.vocabulary, config.special_ids))
 
-    # -- observation to inputs ---------------------------------------------------------------
-
     def process(self, observation: Observation, device: torch.device, dtype: torch.dtype) -> Pi05Inputs:
         present = pick_cameras(observation, self.config.cameras)
         ids = [self.config.bos_id, *self.tokenizer.encode(self.write_prompt(observation))]
         self._check_length(observation.instruction, len(ids))
         tokens = torch.tensor(ids, dtype=torch.int64, device=device)
         pixels = [observation.images[name] for name in present]
-        # Cameras may differ in size: their bytes go to the device in one piece.
+        # Cameras may differ in size: their bytes go to the device in one copy.
         sent = self._to_device.send(np.concatenate([image.reshape(-1) for image in pixels]), device)
         images, at = [], 0
         for image in pixels:
@@ -136,17 +134,15 @@ class LerobotProcessor:
                 f"the checkpoint was trained with {most}: shorten it"
             )
 
-    # -- outputs to actions, and back --------------------------------------------------------
-
     def unprocess(self, actions: NDArray[np.float32], observation: Observation) -> NDArray[np.float64]:
         out = self._recipe.actions.unnormalize(actions[:, : self.action_space.size].astype(np.float32))
         return (out + self._find_offsets(observation)).astype(np.float64)
 
     def normalize(self, actions: NDArray[np.float64], observation: Observation) -> NDArray[np.float32]:
-        """`unprocess` undone, but for what never moved in the data.
+        """The inverse of `unprocess`, except for actions that are constant in the data.
 
-        There any deviation is millions in the network's units, and would pull the whole chunk astray: it is
-        what it was in training.
+        There any deviation is millions in the network's units and would distort the whole chunk: the value
+        seen in training is used.
         """
         scale = self._recipe.actions
         still, rest = scale.rest

@@ -46,7 +46,7 @@ def load(
 ) -> Pi05:
     """Load weights, processor and text adapters; errors as in `load_model`.
 
-    Folders of our own form say "model_type" in config.json, lerobot's say "type".
+    Folders of our own format have "model_type" in config.json, lerobot's have "type".
     """
     config = read_config(folder, raw)
     processor: Processor
@@ -114,8 +114,6 @@ class Pi05(Model):
             feedback=processor.feedback if processor else (),
         )
 
-    # -- loading -----------------------------------------------------------------------------
-
     def load_adapter(self, folder: Path) -> None:
         """Load a text adapter (PEFT's LoRA folder); its name is the folder's. Before `prepare`."""
         self._adapters.load(folder, self.network.blocks, self.device, self.dtype)
@@ -142,12 +140,10 @@ class Pi05(Model):
         last = c.max_prefix + max(capacity.suffix_tokens, c.horizon, PACKED_ROWS)
         rotary = Rotary(b.head_dim, c.rope_base, last, self.device, self.dtype)
         self._programs = None
-        self._passes = Passes(self.network, self.flow, self._modulation, self._adapters, self.pool, rotary)
+        self._passes = Passes(self.network, self._modulation, self._adapters, self.pool, rotary)
 
     def pool_bytes(self) -> int:
         return self.pool.bytes()
-
-    # -- host side ---------------------------------------------------------------------------
 
     def process(self, observation: Observation) -> Pi05Inputs:
         return self._need_processor().process(observation, self.device, self.dtype)
@@ -179,19 +175,17 @@ class Pi05(Model):
             raise ModelError("this network was made without a processor: it takes tensors, not observations")
         return self.processor
 
-    # -- device side -------------------------------------------------------------------------
-
     @torch.inference_mode()
     def prepare(self, inputs: Pi05Inputs) -> str:
         self._programs = None
-        # A new one each time: memory of device programs goes with the last of them.
+        # A new one each time: memory of device programs is freed with the last of them.
         capturer = self._capturer or find_capturer(self.device)
         if capturer is None or not self.pool.over_pool:
             images = inputs.images.shape[0] * self.config.vision.tokens
             prefixes = range(images, images + self.config.max_prompt + 1)
             self._passes.decoder.create_kernels(self.capacity.max_rows, prefixes)
             return self.network.packing_problem
-        # Every slot needs a prefix that is there: a capture runs over all of them.
+        # A capture runs over the prefix in a slot.
         self.encode(inputs, 0)
         static = Pi05StaticPasses(self._passes, inputs.images.shape[0])
         experts = [(self.spec.experts[0], self.flow)]

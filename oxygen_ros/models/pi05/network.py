@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pi0.5 network: SigLIP vision tower (Zhai et al. 2023), Gemma backbone, action expert.
 
-Which weights there are; what runs over them is in `passes` (serving) and in training. Text continues the
+The weights only; the forward passes are in `passes` (serving) and in training. Text continues the
 bidirectional prefix causally; its head is the embedding table. The action expert is a narrow Gemma stream
 whose norms are modulated by the denoise time (adaRMS).
 """
@@ -18,8 +18,6 @@ from torch import nn
 from oxygen_ros.models.layers import AttentionBlock, DecoderBlock, GeluLinear, Modulation, RmsNorm
 from oxygen_ros.models.packed import is_packed, pack
 from oxygen_ros.models.pi05.config import Pi05Config, VisionConfig
-
-# -- vision --------------------------------------------------------------------------------------
 
 
 class VisionBlock(nn.Module):
@@ -64,9 +62,6 @@ class VisionTower(nn.Module):
             x = block(x)
         tokens: torch.Tensor = self.projector(self.norm(x))
         return tokens
-
-
-# -- action expert -------------------------------------------------------------------------------
 
 
 def embed_time(times: torch.Tensor, width: int, shortest: float, longest: float) -> torch.Tensor:
@@ -127,9 +122,6 @@ class ActionExpert(nn.Module):
         )
 
 
-# -- all of it -----------------------------------------------------------------------------------
-
-
 class Network(nn.Module):
     """All weights of a pi0.5 checkpoint that a computation reads."""
 
@@ -144,7 +136,7 @@ class Network(nn.Module):
         )
         self.norm = RmsNorm(b.width, b.eps)
         self.expert = ActionExpert(config)
-        # Why products are slower than they need be; "" when all is well.
+        # Why products are slower than necessary, else "".
         self.packing_problem = ""
         self.is_packed = False
 
@@ -170,7 +162,7 @@ def random_network(
 ) -> Network:
     """A network of random weights with activations of ordinary size, for benchmarks and demos.
 
-    The weights are drawn in `dtype` on `device`: no second copy ever exists. Each device has its own numbers.
+    The weights are drawn in `dtype` on `device`, without a second copy. Each device gives other numbers.
 
     The final norm's signs are random: with a tied head and all of them equal, a residual stream
     that is mostly its own input makes greedy text repeat one token for ever.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forward passes of pi0.5 over static pools: prefix, one velocity, rows of text.
 
-`Passes` is the arithmetic, for whoever lays out its tensors: `model` with the sizes of the moment,
-`Pi05StaticPasses` with static ones that can be captured. `Passes` knows no slot and looks at no value.
+`Passes` is the arithmetic; its callers lay out the tensors: `model` with the current sizes,
+`Pi05StaticPasses` with static ones that can be captured. `Passes` uses no slot numbers and reads no value.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 
 from oxygen_ros.models.decoder import Decoder
-from oxygen_ros.models.flow import Flow
 from oxygen_ros.models.interface import Rows
 from oxygen_ros.models.layers import Rotary, Turn
 from oxygen_ros.models.lora import TextAdapters
@@ -45,15 +44,13 @@ class Passes:
     def __init__(
         self,
         network: Network,
-        flow: Flow,
         modulation: ModulationTable,
         adapters: TextAdapters,
         pool: KvPool,
         rotary: Rotary,
     ) -> None:
-        """modulation: of the flow's times"""
+        """modulation: of the denoise times"""
         self.network = network
-        self.flow = flow
         self.pool = pool
         self.rotary = rotary
         self.decoder = Decoder(network.blocks, pool, rotary, adapters)
@@ -64,10 +61,10 @@ class Passes:
 
     def embed(self, images: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Images [cameras, 3, S, S], all in one batch, and prompt tokens to the prefix [P, width]."""
-        words = self.network.embed(tokens)
+        prompt = self.network.embed(tokens)
         if images.shape[0] == 0:
-            return words
-        return torch.cat((self.network.vision(images).flatten(0, 1), words))
+            return prompt
+        return torch.cat((self.network.vision(images).flatten(0, 1), prompt))
 
     def velocity(self, x: torch.Tensor, step: int, reading: Reading) -> torch.Tensor:
         """Velocity [H, D] in float32 of noisy actions x [H, D] at one denoise step."""
@@ -101,7 +98,7 @@ class Pi05StaticPasses:
         self._config = c = passes.network.config
         device = passes.network.embedding.device
         self.buckets = prompt_buckets(c.max_prompt)
-        self.nobody = passes.pool.nobody
+        self.padding_row = passes.pool.padding_row
         size = c.vision.image_size
         self._images = torch.zeros(cameras, 3, size, size, device=device, dtype=passes.dtype)
         self._tokens = torch.full((c.max_prompt,), c.pad_id, dtype=torch.int64, device=device)
@@ -129,7 +126,7 @@ class Pi05StaticPasses:
         self._prefix.point(places.start, count, count)
 
     def begin_denoise(self, expert: int) -> Velocity:
-        """The prefix's keys are laid out once for the loop, where a captured program can find them."""
+        """The prefix's keys are copied once for the loop, to places that a captured program can read."""
         c, pool, prefix = self._config, self._passes.pool, self._prefix
         places = prefix.base + prefix.column
         own = slice(c.max_prefix, c.max_prefix + c.horizon)

@@ -4,7 +4,7 @@
 Prompt:  <bos> Task: <instruction>. [Subtask: <subtask>.] [Memory: <memory>] State: <one token per joint>
 Action:
 
-Which texts are fed back, in which order and words, is the entry "feedback" of config.json.
+The entry "feedback" of config.json sets which texts are fed back, in which order and with which template.
 The processor of lerobot's checkpoints is in `lerobot`.
 """
 
@@ -37,13 +37,13 @@ from oxygen_ros.models.processing import (
 from oxygen_ros.models.tokenizer import TextTokenizer, read_tokenizer
 from oxygen_ros.observation import Observation
 
-# Text kind -> its words in the prompt, in the order of the prompt.
+# Text kind -> its template in the prompt, in the order of the prompt.
 FEEDBACK: Final[Mapping[str, str]] = {"subtask": " Subtask: {text}.", "memory": " Memory: {text}"}
 
 
 @dataclass(frozen=True, slots=True)
 class Pi05Inputs:
-    """What the network takes in: only what is there, masked cameras left out.
+    """The network's inputs, masked cameras left out.
 
     images:  [cameras, 3, S, S] in -1..1, in the model's camera order
     tokens:  int64 [prompt tokens]
@@ -129,32 +129,32 @@ class PlainProcessor:
     def _prompt(self, observation: Observation) -> list[int]:
         check_joints(observation, self._config.joints)
         bins = bin_state(self._state.normalize(observation.joints)) + self._bin_base
-        words, room = self._instruct(observation.instruction)
-        said: list[int] = []
+        tokens, room = self._begin_prompt(observation.instruction)
+        fed: list[int] = []
         for kind, template in self._feedback.items():
             if text := observation.feedback.get(kind):
-                said += self.tokenizer.encode(template.replace("{text}", text))
-        # The model's own sentences give way, the last one first: they are nothing a person said.
-        words += said[: room - len(words)]
+                fed += self.tokenizer.encode(template.replace("{text}", text))
+        # The model's own texts are cut, from their end; the instruction is kept whole.
+        tokens += fed[: room - len(tokens)]
         encode = self.tokenizer.encode
-        return [*words, *encode(" State: "), *bins.tolist(), *encode(" Action: ")]
+        return [*tokens, *encode(" State: "), *bins.tolist(), *encode(" Action: ")]
 
     def check_instruction(self, instruction: str) -> None:
-        """See Model.check_instruction; the state takes as many tokens whatever the joints."""
-        self._instruct(instruction)
+        """See Model.check_instruction; the state always takes as many tokens."""
+        self._begin_prompt(instruction)
 
-    def _instruct(self, instruction: str) -> tuple[list[int], int]:
+    def _begin_prompt(self, instruction: str) -> tuple[list[int], int]:
         """The prompt's beginning and the tokens it has room for. Raises ValueError when it does not fit."""
         encode = self.tokenizer.encode
-        words = [self._config.bos_id, *encode(f"Task: {instruction}.")]
+        tokens = [self._config.bos_id, *encode(f"Task: {instruction}.")]
         state = len(encode(" State: ")) + len(self._config.joints) + len(encode(" Action: "))
         room = self._config.max_prompt - state
-        if len(words) > room:
+        if len(tokens) > room:
             raise ValueError(
-                f'the instruction "{instruction[:40]}..." has {len(words)} tokens, '
+                f'the instruction "{instruction[:40]}..." has {len(tokens)} tokens, '
                 f"the prompt has room for {room}: shorten it"
             )
-        return words, room
+        return tokens, room
 
     def unprocess(self, actions: NDArray[np.float32], observation: Observation) -> NDArray[np.float64]:
         out = self._actions.unnormalize(actions[:, : len(self._at)].astype(np.float64))
@@ -168,7 +168,7 @@ class PlainProcessor:
 
 
 def _read_actions(config: Pi05Config, raw: Mapping[str, Any]) -> ActionSpace:
-    """What the actions are, by config.json: "components", or "joints"; by default the state's joints."""
+    """The action space from config.json: "components", or "joints"; by default the state's joints."""
     entry = raw.get("actions", {})
     if "components" in entry:
         space = read_action_space("config.json", entry["components"], config.joints)
@@ -189,7 +189,7 @@ def _read_actions(config: Pi05Config, raw: Mapping[str, Any]) -> ActionSpace:
 
 
 def _read_feedback(raw: Mapping[str, Any]) -> Mapping[str, str]:
-    """Text kinds and their words in the prompt, by config.json."""
+    """Text kinds and their templates in the prompt, from config.json."""
     feedback = raw.get("feedback", FEEDBACK)
     if not isinstance(feedback, Mapping):
         raise ModelError(

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory of the last chunk, and what a new one takes from it: a guide, a blend, a trajectory.
 
-How a guide pulls the denoiser is each model's `denoise`. One thread calls everything: the node's worker, or
-whoever replays. No clock is read in here: what is left of a chunk follows from the stamps of the two
-observations, and the delay is a set number of steps. So a recording gives the same chunks again.
+The guide is applied by each model's `denoise`. One thread calls everything, the node's worker or a replay. No
+clock is read: what is left of a chunk follows from the stamps of the two observations, and the delay is a set
+number of steps, so that a recording gives the same chunks again.
 
-Why a trajectory is limited once more, after the chunk was: the limits over the chunk count from the
-observation, and the trajectory is sent later. Its first points are past and left out, and of the first one
-left only a part of its step remains. Sent as it stands, the controller would have to make up for the missing
-time at several times the permitted speed. So the way from where the controller is *now* is limited again.
+A trajectory is limited after its chunk was: the chunk's limits count from the observation, and the trajectory
+is sent later, without its past points and with only a part of the first step left. The controller would have
+to catch up at several times the permitted speed. So the way from where the controller is *now* is limited.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from oxygen_ros.robot.limits import Limits
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trajectory:
-    """What a controller is sent of a chunk, and where its way to the first point begins.
+    """The part of a chunk that a controller is sent, and where its way to the first point begins.
 
     stamp_ns:   time of the chunk's observation [ns, ROS clock]
     offsets:    int64 [n], when each point is due, counted from the stamp [ns]
@@ -48,9 +47,8 @@ class Trajectory:
     def find_reference(self, now_ns: int, seen_ns: int) -> NDArray[np.float64] | None:
         """Where the controller has the joints at `now_ns`: float64 [A].
 
-        None before the trajectory was made, and when it was over before `seen_ns`, the time of the new
-        observation: the arm may have been moved since. One that ended between the observation and now has the
-        joints at its end.
+        None before the trajectory was made, and when it ended before `seen_ns`, the time of the new
+        observation: the arm may have been moved since. One that ended after that has the joints at its end.
         """
         end_ns = self.stamp_ns + int(self.offsets[-1])
         if now_ns < self.start_ns or end_ns < seen_ns:
@@ -71,7 +69,7 @@ class ChunkJoiner:
     """The last chunk that was published, the trajectory sent of it, and what a new chunk takes from both.
 
     There is no last chunk at first, after `forget`, when it has run out, when its observation is the later
-    one, and when the joints are not where it has them. A new chunk then stands for itself in every mode.
+    one, and when the joints are not where it has them. A new chunk is then unchanged in every mode.
 
     rule:        what a new chunk takes
     trajectory:  the last one remembered, which the controller follows; None: the next way starts at the
@@ -103,8 +101,8 @@ class ChunkJoiner:
     def forget(self, still_followed: bool = False) -> None:
         """Let no chunk join the last one: it will not have been executed, or is of another task or time.
 
-        still_followed: the controller goes on with the last trajectory until the next one (new instruction,
-                        error). Else it was told something else (hold), or nothing
+        still_followed: the controller follows the last trajectory until the next one (new instruction,
+                        error). Else it has another command (hold), or none
         """
         self._last = None
         if not still_followed:

@@ -16,8 +16,7 @@ Mode = Literal["replace", "blend", "rtc"]
 Schedule = Literal["exp", "linear", "ones", "zeros"]
 MODES: tuple[Mode, ...] = ("replace", "blend", "rtc")
 SCHEDULES: tuple[Schedule, ...] = ("exp", "linear", "ones", "zeros")
-# Components with nothing between two values: deltas of two chunks count from different observations, and
-# rotations do not interpolate number by number.
+# Deltas of two chunks count from different observations; rotations do not interpolate number by number.
 _UNJOINABLE = (
     ComponentKind.JOINT_DELTA,
     ComponentKind.CARTESIAN_DELTA,
@@ -65,7 +64,7 @@ class JoinRule:
             raise ValueError(f"tolerance is {self.tolerance}; it must be positive")
 
     def describe(self, step: float) -> str:
-        """In words, with what was left to be measured or taken from the model. step: seconds."""
+        """The rule in one line, for diagnostics. step: seconds."""
         if self.mode == "replace":
             return "replace"
         reach = "all that is left" if self.overlap is None else f"{self.overlap * step:g} s"

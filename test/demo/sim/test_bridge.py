@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""oxygen_sim as a real process over DDS: what it publishes, what it obeys, what it refuses, how it ends."""
+"""oxygen_sim as a real process over DDS: what it publishes, follows and refuses, and how it ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ QUIET = {f"cameras.{name}.rate": 0 for name in ("top", "wrist", "side")}
 
 
 class Probe:
-    """A node of the test's own that keeps everything it hears, with the time it arrived."""
+    """A node of the test's own that keeps every message with the time it arrived."""
 
     def __init__(self) -> None:
         self.context = rclpy.Context()
@@ -170,7 +170,7 @@ def test_what_it_publishes(run_process: Callable[..., Any], probe: Probe) -> Non
     inside = truth["blocks_in_box"]
     assert set(inside) == {"red", "green", "blue"}
     assert truth["memory"] == memory(Task("green", 1), inside["green"])
-    # How far the arm has come by now is the machine's affair.
+    # How far the arm has come by now depends on the machine.
     assert truth["narration"] in {narration(phase, "green") for phase in Phase}
 
 

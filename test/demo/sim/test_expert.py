@@ -214,7 +214,7 @@ def _colors(world: World, seed: int) -> list[str]:
 
 
 def test_a_little_off_is_sent_a_little_another_way(world: World) -> None:
-    """Over a block no millimetre turns the hand about: imitation needs that."""
+    """Over a block no millimeter turns the hand about: imitation needs that."""
     task = Task("red", 1)
     world.reset(3)
     rest = world.state()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arm's kinematics agree with themselves, with MuJoCo and with what a drawing says."""
+"""The arm's kinematics agree with themselves, with MuJoCo and with a drawing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated time follows the wall clock; after something slow it catches up a little and never spirals."""
+"""Simulated time follows the wall clock; after something slow it catches up a little."""
 
 from __future__ import annotations
 

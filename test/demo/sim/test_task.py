@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks, and the closed grammar of what the robot says."""
+"""Tasks, and the closed grammar of the robot's sentences."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated world: deterministic, stable, well laid out, and secretive about the box."""
+"""The simulated world: deterministic, stable, well laid out; no camera sees into the box."""
 
 from __future__ import annotations
 

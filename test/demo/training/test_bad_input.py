@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shipped policy with inputs it should not be given: never a jump, and it says what is wrong.
+"""The shipped policy with bad inputs: never a jump, and it reports what is wrong.
 
 A joint that is lost never reaches the policy: the node publishes no chunk then (test/node/test_inputs.py).
 """
@@ -73,7 +73,7 @@ def assert_still(chunks: list[NDArray[np.float64]], joints: NDArray[np.float64])
     "instruction", ["open the door", "put three red blocks in the box", "xqzv", "dance", ""]
 )
 def test_an_instruction_that_was_never_taught(world: World, model: Model, instruction: str) -> None:
-    """The arm stays and says so."""
+    """The arm stays and reports it."""
     world.reset(7)
     chunks, said = chunks_and_words(model, instruction, look(world, model), rest_joints())
     assert_no_jump(chunks, rest_joints(), model.spec.experts[0].step)

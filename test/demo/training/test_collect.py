@@ -65,7 +65,7 @@ def test_the_same_seed_makes_the_same_shard(small: Any, tmp_path: Path) -> None:
 
 
 def test_a_policy_drives_between_labels(tmp_path: Path) -> None:
-    """DAgger: frames after the policy's moves say so, and are labeled by the expert."""
+    """DAgger: frames after the policy's moves are marked, and labeled by the expert."""
     calls: list[int] = []
 
     def stay(

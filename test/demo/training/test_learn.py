@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop learns, a stopped run goes on as if it had not been, and its export is an ordinary checkpoint."""
+"""The loop learns, a stopped run continues unchanged, and its export is an ordinary checkpoint."""
 
 from __future__ import annotations
 

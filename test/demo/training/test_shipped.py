@@ -16,7 +16,7 @@ MODEL = Path(__file__).resolve().parents[3] / "resource" / "demo_model"
 
 @pytest.mark.parametrize("task", ["one", "two"])
 def test_it_fills_the_box(task: str) -> None:
-    """All of them mostly; another CPU rounds otherwise, so one may fail."""
+    """All of them mostly; another CPU rounds differently, so one may fail."""
     setup = EpisodeSetup(hold=2.0, narration=False)
     (run,) = evaluate(
         load_model(MODEL), modes=["oxygen"], tasks=[task], episodes=4, first_seed=1000, setup=setup,

@@ -81,7 +81,7 @@ def test_a_policy_config_of_lerobot() -> None:
 
 
 def test_the_mini_preset_ticks_in_an_engine() -> None:
-    """Random weights give numbers of ordinary size and words that are not one word for ever."""
+    """Random weights give numbers of ordinary size and text that does not repeat one token."""
     config = replace(PRESETS["pi05_mini"], joints=demo_config().joints, denoise_steps=2, step=0.1)
     network = random_network(config, seed=0)
     engine = Engine(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real-time chunking through a whole session: the denoiser is held to what will have been executed."""
+"""Real-time chunking through a whole session: the denoiser is guided to what will have been executed."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_new_chunk_goes_on_where_the_old_one_leads(make: Callable[..., Robot
     held = np.abs(new[frozen] - old[1:5]).max()
     assert away > 0.3
     assert held < 0.15 * away
-    # The end of the chunk is nobody's but its own: closer to the free chunk than to the old one.
+    # The end of the chunk is its own: closer to the free chunk than to the old one.
     assert np.abs(new[-1] - free[-1]).mean() < np.abs(new[-1] - old[-1]).mean()
 
 
@@ -104,7 +104,7 @@ def test_all_modes_of_execution_give_the_same_joined_chunks(make: Callable[..., 
 
 
 def test_a_replay_gives_the_same_chunks_again(make: Callable[..., Robot]) -> None:
-    """Nothing but stamps, pictures, joints and words decides."""
+    """Only stamps, pictures, joints and texts matter."""
     robots = make(), make()
     for tick in (1, 2, 4, 5):
         one, other = (robot.tick(observe(tick)) for robot in robots)

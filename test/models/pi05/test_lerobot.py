@@ -136,7 +136,7 @@ def test_numbers_are_lerobot_s_to_the_last_bit(folder: Path) -> None:
     np.testing.assert_array_equal(actions, CASES.tensors["postprocess.expected"].numpy())
 
 
-# -- what the node sees ----------------------------------------------------------------------------
+# -- through the node's preparation ----------------------------------------------------------------
 
 
 def test_the_spec_says_what_oxygen_json_says(folder: Path) -> None:

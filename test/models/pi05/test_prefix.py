@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The prefix in its slot: read-only for everybody, packed, bounded, and safe from what runs away.
-
-What readers must not do to each other.
-"""
+"""The prefix in its slot: read-only for all readers, packed, bounded, and safe from diverged values."""
 
 from __future__ import annotations
 
@@ -107,7 +104,7 @@ def test_by_prefix_a_free_slot_or_workspace_is_never_touched(demo_network) -> No
 @both_ways
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 3e38])
 def test_a_chunk_that_runs_away_ends_no_text(demo_network, over_pool: bool, bad: float) -> None:
-    """A guide or noise that is not finite gives a chunk that is not, for everybody to see; it must
+    """A guide or noise that is not finite gives a chunk that is not; it must
     leave nothing behind for attention over the whole pool to multiply by zero."""
     model = loaded(demo_network, over_pool=over_pool)
     expected = model.extend(rows_for(model, [0, 1, 2]))

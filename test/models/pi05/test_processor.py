@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Observations to prompts and pixels, actions back to the robot, for our own checkpoint format.
 
-Words alone are tested in test_tokenizer.
+Text alone is tested in test_tokenizer.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def test_an_instruction_is_checked_as_the_prompt_checks_it_whatever_the_joints()
 
 
 def test_fed_back_texts_are_data_of_the_checkpoint() -> None:
-    """Kinds, their order and their words come from config.json; the last gives way first."""
+    """Kinds, their order and their words come from config.json; the last is cut first."""
     raw = make_raw(CONFIG) | {"feedback": {"hazard": " Beware: {text}!", "plan": " Next {text}"}}
     processor = PlainProcessor(CONFIG, make_tokenizer(), raw, make_stats())
     assert processor.feedback == ("hazard", "plan")
@@ -212,7 +212,7 @@ def test_actions_of_fewer_joints_in_another_order() -> None:
     observation = observe(2)
     actions = np.zeros((16, 7), dtype=np.float32)
     actions[:, 0], actions[:, 1] = 1.0, -1.0
-    actions[:, 2:] = 99.0  # padding of the width: not for anybody
+    actions[:, 2:] = 99.0  # padding of the width: not read
     chunk = processor.unprocess(actions, observation)
     assert processor.action_space.joints == ("gripper", "joint2")
     np.testing.assert_allclose(chunk, np.tile([0.04, observation.joints[1] - 0.1], (16, 1)), atol=1e-8)
@@ -283,7 +283,7 @@ BAD = {
         lambda o: replace(o, images={"top": o.images["top"].astype(np.float32)}),
         r'camera "top".*uint8.*float32',
     ),
-    "grey image": (
+    "gray image": (
         lambda o: replace(o, images={"wrist": o.images["top"][..., 0]}),
         r'camera "wrist".*\(80, 80\)',
     ),

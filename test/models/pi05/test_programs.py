@@ -194,7 +194,7 @@ def test_padded_rows_change_nothing(captured, plain, count: int) -> None:
             a[:, :, captured.pool.suffix_base : spare], b[:, :, plain.pool.suffix_base : spare],
             atol=1e-5, rtol=1e-5,
         )  # fmt: skip
-        assert a.isfinite().all(), "a row of nobody left what poisons the whole pool"
+        assert a.isfinite().all(), "a padding row left a value that is not finite in the pool"
 
 
 def question(tick: int) -> TextTask:

@@ -139,7 +139,7 @@ def test_a_faulty_tensor_is_named_with_what_is_needed(demo_network, checkpoint: 
 
 
 def test_a_tensor_in_two_files_is_refused(demo_network, checkpoint: Path) -> None:
-    """Which one would be right is nobody's to guess."""
+    """No guess which one would be right."""
     save_file({f"model.{Q}": torch.zeros(128, 128)}, checkpoint / "model_ema.safetensors")
     with pytest.raises(ModelError, match=rf"{Q} stands in model\.safetensors and again in model_ema\.safe"):
         load(checkpoint, demo_network)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The soak's own judgement: what may become a chunk, from the drivers' words alone."""
+"""The soak's own judgment: what may become a chunk, from the drivers' lines alone."""
 
 from __future__ import annotations
 
@@ -88,6 +88,6 @@ def test_when_a_fault_showed_and_ended(expectations: Expectations) -> None:
     expectations.add(f"a {NOW + 60 * MS} {NOW + 61 * MS} 1 good")
     assert expectations.first_bad("a", NOW + 2 * MS) == NOW + 21 * MS
     assert expectations.first_good("a", NOW + 21 * MS) == NOW + 61 * MS, (
-        "one that nobody could hear does not count"
+        "one without a subscriber does not count"
     )
     assert expectations.first_good("a", NOW + 62 * MS) is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Soak and stress test in small: real nodes, a few faults; and that they see what they are to see."""
+"""Soak and stress test in small: real nodes, a few faults, and their detection."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run's figures are worth: every bound that is broken makes it fail, and is said."""
+"""What a run's figures are worth: every broken bound makes it fail, and is reported."""
 
 from __future__ import annotations
 
