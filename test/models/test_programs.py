@@ -28,7 +28,7 @@ class Passes(StaticPasses):
 
     def __init__(self) -> None:
         self.buckets = [1]
-        self.nobody = torch.zeros(len(Rows.FIELDS), 1, dtype=torch.int64)
+        self.padding_row = torch.zeros(len(Rows.FIELDS), 1, dtype=torch.int64)
 
     def stage(self, inputs: Any, slot: int) -> int | None:
         return 1

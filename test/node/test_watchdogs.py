@@ -45,7 +45,7 @@ def test_three_failed_ticks_in_a_row_deactivate_the_node(robot: Robot, fleet: di
     assert robot.state() == "inactive"
     # Two tries after the first, each later than the one before, and their texts ended with a reason.
     fleet["oxygen"].wait_for_line("tick 3 \\(.*toy.py:\\d+\\); .* texts ended; next try in 0.1 s")
-    fleet["oxygen"].wait_for_line("tick 4; 0 texts ended; next try in 0.2 s")
+    fleet["oxygen"].wait_for_line(r"tick 4 \(.*toy.py:\d+\); 0 texts ended; next try in 0.2 s")
     ended = [m for m in robot.heard["/oxygen/text"] if m.finish_reason == "error"]
     assert ended
     # The sentinel: the reason is reported twice more, and no chunk came meanwhile.
